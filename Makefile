@@ -1,0 +1,45 @@
+# Every target sets up what it needs first; the README names `make demo` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+export PYTHONDONTWRITEBYTECODE := $(CI)
+
+.PHONY: help setup demo test lint format proto e2e bench
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: $(VENV)/.installed ## the virtual environment, with every version pinned
+
+demo: setup ## the main job on a simulated DGX: no root, no GPU, no cluster
+	$(BIN)/tesela demo
+
+test: setup ## unit, contract, plugin and wire tests: no root, no GPU
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+lint: setup ## ruff, mypy --strict, import rules, drift of the generated stubs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+
+format: setup ## rewrites files as lint wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: setup ## regenerates driver/tesela/pb from proto/
+	$(BIN)/python proto/generate.py
+
+e2e: setup ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e
+	$(BIN)/pytest tests/e2e
+
+bench: setup ## the budgets of the design against a real etcd and API server; writes bench.json
+	$(BIN)/python -m tests.bench

@@ -1,0 +1,80 @@
+"""Numbers of NVML's ABI that the port speaks: return codes, modes, field ids. Source: nvml.h; nothing else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SUCCESS: Final = 0
+UNINITIALIZED: Final = 1
+INVALID_ARGUMENT: Final = 2
+NOT_SUPPORTED: Final = 3
+NO_PERMISSION: Final = 4
+NOT_FOUND: Final = 6
+INSUFFICIENT_SIZE: Final = 7
+DRIVER_NOT_LOADED: Final = 9
+TIMEOUT: Final = 10
+LIBRARY_NOT_FOUND: Final = 12
+FUNCTION_NOT_FOUND: Final = 13
+GPU_IS_LOST: Final = 15
+RESET_REQUIRED: Final = 16
+LIB_RM_VERSION_MISMATCH: Final = 18
+IN_USE: Final = 19
+INSUFFICIENT_RESOURCES: Final = 23
+ARGUMENT_VERSION_MISMATCH: Final = 25
+UNKNOWN: Final = 999
+
+TEXTS: Final[dict[int, str]] = {
+    SUCCESS: "Success",
+    UNINITIALIZED: "Uninitialized",
+    INVALID_ARGUMENT: "Invalid Argument",
+    NOT_SUPPORTED: "Not Supported",
+    NO_PERMISSION: "Insufficient Permissions",
+    NOT_FOUND: "Not Found",
+    INSUFFICIENT_SIZE: "Insufficient Size",
+    DRIVER_NOT_LOADED: "Driver Not Loaded",
+    TIMEOUT: "Timeout",
+    LIBRARY_NOT_FOUND: "NVML Shared Library Not Found",
+    FUNCTION_NOT_FOUND: "Function Not Found",
+    GPU_IS_LOST: "GPU is lost",
+    RESET_REQUIRED: "GPU requires reset",
+    LIB_RM_VERSION_MISMATCH: "RM has detected an NVML/RM version mismatch.",
+    IN_USE: "In use by another client",
+    INSUFFICIENT_RESOURCES: "Insufficient Resources",
+    ARGUMENT_VERSION_MISMATCH: "Argument version mismatch",
+    UNKNOWN: "Unknown Error",
+}
+
+GPU_INSTANCE_PROFILE_COUNT: Final = 18
+"""Profile enums 0..17 (NVML_GPU_INSTANCE_PROFILE_COUNT)."""
+COMPUTE_INSTANCE_PROFILE_COUNT: Final = 9
+COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1: Final = 7
+
+MIG_DISABLED: Final = 0
+MIG_ENABLED: Final = 1
+
+FIELD_RESETLESS_MIG: Final = 184
+"""NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED: the MIG mode changes without a GPU reset."""
+
+ARCHITECTURES: Final[dict[int, str]] = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada Lovelace",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+ARCHITECTURE_AMPERE: Final = 7
+ARCHITECTURE_HOPPER: Final = 9
+
+FABRIC_NOT_SUPPORTED: Final = 0
+FABRIC_NOT_STARTED: Final = 1
+FABRIC_IN_PROGRESS: Final = 2
+FABRIC_COMPLETED: Final = 3
+
+VIRTUALIZATION_NONE: Final = 0
+VIRTUALIZATION_VGPU_GUEST: Final = 2
+"""NVML_GPU_VIRTUALIZATION_MODE_VGPU: this is a vGPU inside a guest; MIG cannot be managed from here."""

@@ -1,0 +1,1 @@
+"""Generated stubs of the protocols in `proto/`; `make proto` writes them, nobody edits them."""
