@@ -1,0 +1,105 @@
+"""The durable inventory: every GPU this node has ever shown, with the number its device names carry.
+
+Slices are a function of this roster, health and fences alone (invariant 7), so a restart, a lost GPU or shifted minors
+never rename a device. The roster is kept on disk by `edge/store`; here is only how one look at the machine changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tesela.core.model import Gpu, Inventory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGpu:
+    """A GPU seen at least once.
+
+    `number` is N of `gpu-N`, bound at first sight. `gpu` is what was seen last. `generation` counts the times that all
+    partitions of this GPU were lost together: boot, module reload, GPU gone and back, reset.
+    """
+
+    number: int
+    gpu: Gpu
+    present: bool
+    generation: int
+
+    @property
+    def name(self) -> str:
+        """The device name of the whole GPU."""
+        return f"gpu-{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roster:
+    """All known GPUs by number, and what the machine showed when they were last seen.
+
+    `module_token` changes whenever the nvidia kernel module is loaded anew within one boot.
+    """
+
+    boot_id: str
+    module_token: str
+    driver_version: str
+    cuda_driver_version: int
+    gpus: tuple[KnownGpu, ...]
+
+    def find(self, gpu_uuid: str) -> KnownGpu | None:
+        """The known GPU with this UUID."""
+        return next((known for known in self.gpus if known.gpu.uuid == gpu_uuid), None)
+
+    def find_number(self, number: int) -> KnownGpu | None:
+        """The known GPU whose devices carry this number."""
+        return next((known for known in self.gpus if known.number == number), None)
+
+
+EMPTY_ROSTER = Roster(boot_id="", module_token="", driver_version="", cuda_driver_version=0, gpus=())
+
+
+def plan_roster(
+    known: Roster, seen: Inventory, *, boot_id: str, module_token: str, emptied: Iterable[str] = ()
+) -> Roster:
+    """The roster after one look at the machine.
+
+    A new GPU gets its minor as number where that is free, else the lowest free one. The generation of a GPU rises when
+    the boot id or the module token changed, when it was absent and is back, and for every UUID in `emptied`: GPUs whose
+    recorded partitions were all found gone at once, as after a reset.
+    """
+    reloaded = bool(known.boot_id) and (known.boot_id, known.module_token) != (boot_id, module_token)
+    emptied_uuids = frozenset(emptied)
+    seen_by_uuid = {gpu.uuid: gpu for gpu in seen.gpus}
+    kept = [
+        _plan_known(old, seen_by_uuid.get(old.gpu.uuid), raised=reloaded or old.gpu.uuid in emptied_uuids)
+        for old in known.gpus
+    ]
+    taken = {old.number for old in known.gpus}
+    known_uuids = {old.gpu.uuid for old in known.gpus}
+    for gpu in seen.gpus:
+        if gpu.uuid in known_uuids:
+            continue
+        number = gpu.minor if gpu.minor not in taken else _lowest_free(taken)
+        taken.add(number)
+        kept.append(KnownGpu(number=number, gpu=gpu, present=True, generation=1))
+    return Roster(
+        boot_id=boot_id,
+        module_token=module_token,
+        driver_version=seen.driver_version or known.driver_version,
+        cuda_driver_version=seen.cuda_driver_version or known.cuda_driver_version,
+        gpus=tuple(sorted(kept, key=lambda gpu: gpu.number)),
+    )
+
+
+def _plan_known(old: KnownGpu, gpu: Gpu | None, *, raised: bool) -> KnownGpu:
+    if gpu is None:
+        return replace(old, present=False)
+    came_back = not old.present
+    return KnownGpu(
+        number=old.number,
+        gpu=gpu,
+        present=True,
+        generation=old.generation + (1 if raised or came_back else 0),
+    )
+
+
+def _lowest_free(taken: set[int]) -> int:
+    return next(number for number in range(len(taken) + 1) if number not in taken)
