@@ -126,3 +126,10 @@ class PreparedDevice:
     device_name: str
     cdi_device_ids: tuple[str, ...]
     share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why one claim is not served: a sentence for the pod's owner that names claim, device, cause and next step."""
+
+    message: str
