@@ -87,4 +87,11 @@ class ApiGone(ApiError):
 
 
 class ApiUnavailable(ApiError, TryAgain):
-    """The API server did not answer, or answered 429 or 5xx."""
+    """The API server did not answer (status 0), or answered 429 or 5xx.
+
+    `retry_after_s` is what its Retry-After header asked for.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(status, reason, message)
+        self.retry_after_s = retry_after_s

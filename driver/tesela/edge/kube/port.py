@@ -91,8 +91,13 @@ class Kube(Protocol):
         *,
         uid: str | None = None,
         resource_version: str | None = None,
+        grace_period_s: int | None = None,
     ) -> None:
-        """Deletes under the given preconditions. ApiNotFound, ApiConflict."""
+        """Deletes under the given preconditions. ApiNotFound, ApiConflict.
+
+        `grace_period_s`: None leaves it to the object (30 s for a bound pod), 0 removes a pod without its kubelet.
+        """
+        ...
 
     def watch(
         self,
