@@ -75,6 +75,16 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInstance:
+    """A GPU instance that exists: the memory slices it holds, whatever stands inside it."""
+
+    gpu_uuid: str
+    profile_id: int
+    placement: Placement
+    gi_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LivePartition:
     """A GPU instance that exists. `ci_id` and `mig_uuid` are None for one without its compute instance."""
 
