@@ -1,0 +1,79 @@
+"""The form of every state file of ours: one JSON object of a version and one value, in camelCase, nothing else.
+
+A state file is read by the driver that wrote it, by the next release and, after a rollback, by the one before. So the
+version stands in front, an unknown one is refused rather than guessed at, and no field is ever ignored.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tesela.core.errors import StateError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+T = TypeVar("T")
+
+
+class Envelope(Generic[T]):
+    """Encodes and decodes `value_type` under the key `key`, as in `{"version": 1, "record": {...}}`.
+
+    pydantic is imported and the schema compiled at first use: verbs of the command that read no state do not pay.
+    """
+
+    def __init__(self, key: str, value_type: type[T], *, version: int, what: str) -> None:
+        self._key = key
+        self._value_type = value_type
+        self._version = version
+        self._what = what
+
+    def encode(self, value: T) -> bytes:
+        """The bytes of a state file, ending with a line feed."""
+        body = self._model.model_construct(None, version=self._version, **{self._key: value})
+        return body.model_dump_json(by_alias=True).encode() + b"\n"
+
+    def decode(self, data: bytes) -> T:
+        """The value in `data`. StateError names the unknown version, or the first field that is wrong."""
+        from pydantic import ValidationError  # noqa: PLC0415 -- see the class docstring
+
+        try:
+            body = self._model.model_validate_json(data)
+        except ValidationError as error:
+            self._refuse_other_version(_peek_version(data))
+            raise StateError(_explain(self._what, error)) from error
+        self._refuse_other_version(getattr(body, "version", None))
+        value: T = getattr(body, self._key)
+        return value
+
+    @functools.cached_property
+    def _model(self) -> type[BaseModel]:
+        from pydantic import ConfigDict, create_model  # noqa: PLC0415 -- see the class docstring
+        from pydantic.alias_generators import to_camel  # noqa: PLC0415 -- likewise
+
+        config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
+        fields: dict[str, Any] = {"version": (int, ...), self._key: (self._value_type, ...)}
+        return create_model(f"{self._key.title()}Envelope", __config__=config, **fields)
+
+    def _refuse_other_version(self, version: object) -> None:
+        if isinstance(version, int) and version != self._version:
+            raise StateError(
+                f"{self._what} is written in version {version} and this release reads version {self._version}: "
+                "run the release of tesela that wrote it, or a later one"
+            )
+
+
+def _peek_version(data: bytes) -> object:
+    try:
+        body = json.loads(data)
+    except ValueError:
+        return None
+    return body.get("version") if isinstance(body, dict) else None
+
+
+def _explain(what: str, error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{what} is unreadable: {field}: {first['msg']}" if field else f"{what} is unreadable: {first['msg']}"

@@ -1,0 +1,165 @@
+"""One record file per claim, `claims/<uid>.json`: the only truth about what is ours. A damaged file harms one claim.
+
+Whoever writes, removes or sets aside a record holds the claim's lock (`locks.py`). Reading one claim to act on it is
+done under that lock too; listing needs none, and shows each record as it was before or after a change, never between.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+from os import DirEntry, scandir
+from pathlib import Path
+
+from tesela.core.errors import ClaimRefused, StateError
+from tesela.core.record import ClaimRecord
+from tesela.edge.documents.record import decode_record, encode_record
+from tesela.edge.store.files import explain, make_folder, read_file, remove_file, sync_folder, write_file
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_RACY_NS = 100_000_000
+"""A file younger than this may change again without its times showing it: the kernel's file clock ticks in ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableRecord:
+    """A record file that does not decode. `problem` is a sentence; `uid` is what the file's name says."""
+
+    uid: str
+    path: Path
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """All records by claim UID, ascending, and the files that are none."""
+
+    records: tuple[ClaimRecord, ...]
+    unreadable: tuple[UnreadableRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    identity: tuple[int, int, int, int]
+    record: ClaimRecord
+
+
+def check_uid(uid: str) -> str:
+    """`uid` itself where it can stand in a file name; ClaimRefused otherwise."""
+    if _UID.fullmatch(uid) is None:
+        raise ClaimRefused(f"claim UID {uid!r} is not a UID: letters, digits, - and _ only, at most 128")
+    return uid
+
+
+class RecordStore:
+    """The records under `state_dir`. Missing folders are made by the first write; reading makes none."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._claims = state_dir / "claims"
+        self._aside = state_dir / "aside"
+        self._seen: dict[str, _Seen] = {}
+        self._guard = threading.Lock()
+
+    def path(self, uid: str) -> Path:
+        """Where the record of claim `uid` lies."""
+        return self._claims / f"{check_uid(uid)}.json"
+
+    def read(self, uid: str) -> ClaimRecord | None:
+        """The record on disk, None where there is none. StateError where it is unreadable, naming the file."""
+        path = self.path(uid)
+        data = read_file(path)
+        return None if data is None else _decode(uid, path, data)
+
+    def list(self) -> Listing:
+        """All records. A file is parsed again only where its inode, size or times changed since the last look."""
+        records: dict[str, ClaimRecord] = {}
+        unreadable: list[UnreadableRecord] = []
+        seen: dict[str, _Seen] = {}
+        for entry in _scan(self._claims):
+            uid = entry.name.removesuffix(".json")
+            try:
+                looked = self._look(uid, entry)
+            except (StateError, ClaimRefused) as error:
+                unreadable.append(UnreadableRecord(uid=uid, path=Path(entry.path), problem=str(error)))
+                continue
+            if looked is None:
+                continue
+            records[uid] = looked.record
+            seen[uid] = looked
+        with self._guard:
+            self._seen = seen
+        return Listing(
+            records=tuple(records[uid] for uid in sorted(records)),
+            unreadable=tuple(sorted(unreadable, key=lambda item: item.uid)),
+        )
+
+    def write(self, record: ClaimRecord) -> None:
+        """Puts the record on disk, file and folder synced. TryAgain or StateError leave the old record as it was."""
+        path = self.path(record.claim.uid)
+        write_file(path, encode_record(record), mode=0o600, synced=True)
+
+    def remove(self, uid: str) -> bool:
+        """Removes the record, synced; False where there was none."""
+        return remove_file(self.path(uid), synced=True)
+
+    def set_aside(self, uid: str) -> Path | None:
+        """Moves the claim's file to `aside/<uid>.<n>.json`, bytes untouched, and returns that; None without a file."""
+        path = self.path(uid)
+        try:
+            if not path.exists():
+                return None
+            make_folder(self._aside, synced=True)
+            taken = {entry.name for entry in self._aside.iterdir()}
+            number = next(n for n in range(1, len(taken) + 2) if f"{uid}.{n}.json" not in taken)
+            target = self._aside / f"{uid}.{number}.json"
+            path.rename(target)
+            sync_folder(self._aside)
+            sync_folder(self._claims)
+        except OSError as error:
+            raise explain(error, f"cannot set {path} aside") from error
+        return target
+
+    def _look(self, uid: str, entry: DirEntry[str]) -> _Seen | None:
+        """The record of `entry`, from memory where the file is provably the one parsed before; None if it vanished.
+
+        Every write makes a new inode, so equal identity means equal bytes, but for an inode number used twice within
+        one tick of the file clock: a file that young is remembered under an identity that matches nothing.
+        """
+        try:
+            facts = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explain(error, f"cannot read {entry.path}") from error
+        identity = (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+        known = self._seen.get(uid)
+        if known is not None and known.identity == identity:
+            return known
+        now_ns = time.time_ns()
+        data = read_file(Path(entry.path))
+        if data is None:
+            return None
+        settled = facts.st_mtime_ns < now_ns - _RACY_NS
+        return _Seen(identity if settled else (0, 0, 0, 0), _decode(check_uid(uid), Path(entry.path), data))
+
+
+def _scan(folder: Path) -> tuple[DirEntry[str], ...]:
+    try:
+        with scandir(folder) as entries:
+            return tuple(e for e in entries if e.name.endswith(".json") and not e.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise explain(error, f"cannot list {folder}") from error
+
+
+def _decode(uid: str, path: Path, data: bytes) -> ClaimRecord:
+    try:
+        record = decode_record(data)
+    except StateError as error:
+        raise StateError(f"{path}: {error}") from error
+    if record.claim.uid != uid:
+        raise StateError(f"{path}: this record belongs to claim {record.claim}, not to the claim its name says")
+    return record
