@@ -1,0 +1,337 @@
+"""A machine of simulated GPUs: who may touch which GPU when, what befalls a call, and what an operator can do to it.
+
+Each GPU has its own lock; injected latency and hangs are spent before it is taken, so calls on different GPUs, and
+reads of a GPU whose call hangs, run in parallel. MIG's rules live in `gpu`, NVML's grain in `nvml`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias, TypeVar, cast
+
+from tesela.core.errors import DocumentError, NvmlError
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.functions import FUNCTIONS
+from tesela.edge.nvml.port import FabricInfo
+from tesela.edge.simulator.faults import Fault, FaultScript, Hang, Latency, Misbehaviour
+from tesela.edge.simulator.gpu import Process, Refused, SimulatedGpu
+from tesela.edge.simulator.models import MAX_GPU_INSTANCES
+from tesela.edge.simulator.spec import MAX_GPUS, GpuSpec, MachineSpec, check_machine_spec, parse_machine_spec
+from tesela.edge.simulator.state import GpuState, MachineState, gpu_state
+
+R = TypeVar("R")
+Phase: TypeAlias = Literal["before", "after"]
+CallHook: TypeAlias = Callable[[str, Phase], None]
+"""Told of every call by its port name, before and after; what it raises reaches the caller, as a crash would."""
+ChangeHook: TypeAlias = Callable[[GpuState], None]
+"""Told of every change of a GPU, under that GPU's lock, before the call returns."""
+
+_NAMESPACE: Final = uuid.UUID("8f1e4c1a-4f0f-5d7e-9a57-7e5e1a000001")
+
+
+class Machine:
+    """The state behind `SimulatedNvml`. GPUs are named by UUID or by NVML index as text."""
+
+    def __init__(self, spec: MachineSpec) -> None:
+        check_machine_spec(spec)
+        self.spec = spec
+        self.on_call: list[CallHook] = []
+        self.on_change: list[ChangeHook] = []
+        self.shift_minors = False
+        """Whether a MIG toggle or a reboot moves minors, as it does on some systems."""
+        self._boot_id = str(uuid.uuid4())
+        self._driver_loads = 1
+        self._faults = FaultScript()
+        self._gate = threading.Condition()
+        self._releases = 0
+        self._hung = 0
+        self._minors = threading.Lock()
+        self._gpus = {gpu.uuid: gpu for gpu in (_gpu(spec, i) for i in range(len(spec.gpus)))}
+        self._locks = {gpu_uuid: threading.RLock() for gpu_uuid in self._gpus}
+
+    # What NVML calls go through
+
+    def perform(
+        self,
+        function: str,
+        gpu_uuid: str | None,
+        body: Callable[[], R],
+        *,
+        not_activated: Callable[[int], R] | None = None,
+    ) -> R:
+        """Runs `body` as the NVML call `function` (port name): hooks, latency, hangs, faults, then the rule itself.
+
+        `not_activated` runs instead where a fault says that a MIG mode stays pending, with that activation status.
+        """
+        self._tell(function, "before")
+        verdict = self._faults.verdict(function, gpu_uuid)
+        if verdict.latency_s:
+            time.sleep(verdict.latency_s)
+        if verdict.hang:
+            self._hang()
+        fault = verdict.fault
+        if fault is not None and fault.when == "before" and fault.activation_status is None:
+            if fault.code != codes.SUCCESS:
+                raise nvml_error(fault.code, function)
+            return cast("R", None)  # FaultScript allows this for the destroy calls only, and they return nothing
+        try:
+            if fault is not None and fault.activation_status is not None and not_activated is not None:
+                result = not_activated(fault.activation_status)
+            else:
+                result = body()
+        except Refused as refused:
+            raise nvml_error(refused.code, function) from None
+        if fault is not None and fault.when == "after" and fault.code != codes.SUCCESS:
+            raise nvml_error(fault.code, function)
+        self._tell(function, "after")
+        return result
+
+    def with_gpu(self, gpu_uuid: str, rule: Callable[[SimulatedGpu], R], *, changes: bool = False) -> R:
+        """Applies `rule` under the GPU's lock. Refused: NOT_FOUND for a GPU that NVML does not know, GPU_IS_LOST."""
+        gpu = self._gpus.get(gpu_uuid)
+        if gpu is None:
+            raise Refused(codes.NOT_FOUND)
+        with self._locks[gpu_uuid]:
+            if gpu.absent:
+                raise Refused(codes.NOT_FOUND)
+            if gpu.lost:
+                raise Refused(codes.GPU_IS_LOST)
+            result = rule(gpu)
+            if changes:
+                self._changed(gpu)
+            return result
+
+    def visible_uuids(self) -> tuple[str, ...]:
+        """The GPUs that NVML counts, in index order: PCI order without the absent ones."""
+        return tuple(gpu.uuid for gpu in self._gpus.values() if not gpu.absent)
+
+    def set_mig_mode(self, gpu: SimulatedGpu, mode: int, forced_status: int | None = None) -> int:
+        """The rule of nvmlDeviceSetMigMode, with the minor moving where the machine is told to do that."""
+        before = gpu.mig
+        status = gpu.set_mig_mode(mode, forced_status)
+        if self.shift_minors and gpu.mig != before:
+            self._move_minor(gpu)
+        return status
+
+    # What a simulator's user does
+
+    def snapshot(self) -> MachineState:
+        """The whole machine; each GPU is consistent in itself."""
+        return MachineState(
+            boot_id=self._boot_id,
+            driver_version=self.spec.driver_version,
+            driver_loads=self._driver_loads,
+            hung_calls=self._hung,
+            gpus=tuple(self.gpu(gpu_uuid) for gpu_uuid in self._gpus),
+        )
+
+    def gpu(self, name: str) -> GpuState:
+        """The state of one GPU. DocumentError: no such GPU."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            return self._state(gpu)
+
+    def inject(self, what: Misbehaviour) -> None:
+        """Arms a fault, a latency or a hang. DocumentError: unknown function or GPU."""
+        if what.gpu is not None:
+            gpu_uuid = self._find(what.gpu).uuid
+            match what:
+                case Fault():
+                    what = _copy_fault(what, gpu_uuid)
+                case Latency():
+                    what = Latency(function=what.function, seconds=what.seconds, gpu=gpu_uuid)
+                case Hang():
+                    what = Hang(function=what.function, gpu=gpu_uuid, after=what.after, times=what.times)
+        self._faults.add(what)
+
+    def misbehaviours(self) -> tuple[Misbehaviour, ...]:
+        """Everything still armed."""
+        return self._faults.list()
+
+    def release(self) -> None:
+        """Forgets all faults, latencies and hangs, and lets every hung call go on."""
+        self._faults.clear()
+        with self._gate:
+            self._releases += 1
+            self._gate.notify_all()
+
+    def wait_for_hung_calls(self, count: int, timeout_s: float) -> bool:
+        """Whether `count` calls hang within `timeout_s`: tests wait on this instead of sleeping."""
+        with self._gate:
+            return self._gate.wait_for(lambda: self._hung >= count, timeout_s)
+
+    def add_process(self, name: str, process: Process) -> None:
+        """Opens a context on the GPU or one of its instances. DocumentError: the instance does not exist."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            instance = gpu.instances.get(process.gi_id) if process.gi_id is not None else None
+            if process.gi_id is not None and instance is None:
+                raise DocumentError("gi", f"GPU {gpu.uuid} has no GPU instance {process.gi_id}")
+            if process.ci_id is not None and (instance is None or process.ci_id not in instance.compute):
+                raise DocumentError("ci", f"GPU {gpu.uuid} has no compute instance {process.ci_id} there")
+            gpu.processes.append(process)
+            self._changed(gpu)
+
+    def remove_process(self, name: str, pid: int) -> None:
+        """Ends every context of `pid` on the GPU. DocumentError: it has none."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            left = [p for p in gpu.processes if p.pid != pid]
+            if len(left) == len(gpu.processes):
+                raise DocumentError("pid", f"process {pid} has no context on GPU {gpu.uuid}")
+            gpu.processes[:] = left
+            self._changed(gpu)
+
+    def lose(self, name: str, *, absent: bool = False) -> None:
+        """The GPU falls off the bus: NVML answers GPU_IS_LOST, or, once `absent`, does not know it any more."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            gpu.forget_instances()
+            gpu.lost, gpu.absent = True, absent
+            self._changed(gpu)
+
+    def reset(self, name: str, *, force: bool = False) -> None:
+        """Resets a GPU, also a lost one: instances go, the pending mode holds. DocumentError: a process uses it."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            if gpu.processes and not force:
+                pids = ", ".join(str(p.pid) for p in gpu.processes)
+                raise DocumentError("gpu", f"{gpu.uuid} is in use by {pids}; end them first, or force the reset")
+            toggled = gpu.mig != gpu.pending
+            gpu.reset()
+            if toggled and self.shift_minors:
+                self._move_minor(gpu)
+            self._changed(gpu)
+
+    def reboot(self) -> None:
+        """The node restarts: new boot id, no instances, no processes, lost GPUs back, MIG off except on Ampere."""
+        self._boot_id = str(uuid.uuid4())
+        self.reload_driver()
+
+    def reload_driver(self) -> None:
+        """The kernel module is unloaded and loaded: as a reboot, but the boot id stays."""
+        self._driver_loads += 1
+        count = len(self._gpus)
+        for index, gpu in enumerate(self._gpus.values()):
+            with self._locks[gpu.uuid]:
+                gpu.restart()
+                gpu.minor = (index + self._driver_loads - 1) % count if self.shift_minors else index
+                self._changed(gpu)
+
+    def force_gi_id(self, name: str, gi_id: int) -> None:
+        """The GPU's next GPU instance gets `gi_id`. DocumentError: outside NVML's range, or in use."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            if not 0 <= gi_id < MAX_GPU_INSTANCES or gi_id in gpu.instances or gi_id in gpu.next_gi_ids:
+                raise DocumentError("gi", f"{gi_id} is outside 0..{MAX_GPU_INSTANCES - 1} or in use")
+            gpu.next_gi_ids.append(gi_id)
+
+    def set_fabric(self, name: str, fabric: FabricInfo | None) -> None:
+        """What nvmlDeviceGetGpuFabricInfoV answers from now on; None: NOT_SUPPORTED."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            gpu.fabric = fabric
+
+    def set_field(self, name: str, field_id: int, value: int) -> None:
+        """What nvmlDeviceGetFieldValues answers for one field."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            gpu.fields[field_id] = value
+
+    # Inside
+
+    def _find(self, name: str) -> SimulatedGpu:
+        if name.isdecimal() and int(name) < len(self._gpus):
+            return list(self._gpus.values())[int(name)]
+        if name not in self._gpus:
+            raise DocumentError("gpu", f"no GPU {name!r}; give a UUID or an index 0..{len(self._gpus) - 1}")
+        return self._gpus[name]
+
+    def _state(self, gpu: SimulatedGpu) -> GpuState:
+        visible = self.visible_uuids()
+        return gpu_state(gpu, visible.index(gpu.uuid) if gpu.uuid in visible else None)
+
+    def _changed(self, gpu: SimulatedGpu) -> None:
+        if self.on_change:
+            state = self._state(gpu)
+            for hook in self.on_change:
+                hook(state)
+
+    def _tell(self, function: str, phase: Phase) -> None:
+        for hook in self.on_call:
+            hook(function, phase)
+
+    def _hang(self) -> None:
+        # Unbounded on purpose: it stands for a call that never comes back; the driver's watchdog is what bounds it.
+        with self._gate:
+            released = self._releases
+            self._hung += 1
+            self._gate.notify_all()
+            self._gate.wait_for(lambda: self._releases != released)
+            self._hung -= 1
+
+    def _move_minor(self, gpu: SimulatedGpu) -> None:
+        with self._minors:
+            taken = {other.minor for other in self._gpus.values()}
+            gpu.minor = next((m for m in range(MAX_GPUS) if m not in taken), gpu.minor)
+
+
+def build_machine(text: str) -> Machine:
+    """The machine that `text` describes (`spec` has the grammar). DocumentError: nobody could build it."""
+    return Machine(parse_machine_spec(text))
+
+
+def nvml_error(code: int, function: str) -> NvmlError:
+    """NVML's answer `code` to the port's `function`, in NVML's words."""
+    return NvmlError(code, FUNCTIONS[function], codes.TEXTS.get(code, ""))
+
+
+def _gpu(spec: MachineSpec, index: int) -> SimulatedGpu:
+    wanted = spec.gpus[index]
+    # Two GPUs share a PCIe root; roots are spread over the bus numbers, the first half of the GPUs on NUMA node 0.
+    root_bus = 0x04 + (index // 2) * 0x0F
+    mode = codes.MIG_ENABLED if wanted.mig else codes.MIG_DISABLED
+    return SimulatedGpu(
+        uuid=f"GPU-{uuid.uuid5(_NAMESPACE, f'{spec.seed}/{index}/{wanted.model.model}')}",
+        model=wanted.model,
+        minor=index,
+        pci_bus_id=f"00000000:{root_bus + 3 + 4 * (index % 2):02X}:00.0",
+        numa_node=_numa_node(wanted, index, len(spec.gpus)),
+        pcie_root=None if wanted.pcie_root == "unknown" else wanted.pcie_root or f"pci0000:{root_bus:02x}",
+        illegal_start_code=spec.illegal_start_code,
+        new_mig_uuid=lambda: f"MIG-{uuid.uuid4()}",
+        mig=mode,
+        pending=mode,
+        fabric=_fabric(spec) if wanted.fabric else None,
+        fields={codes.FIELD_RESETLESS_MIG: int(wanted.model.resetless_mig)},
+    )
+
+
+def _numa_node(wanted: GpuSpec, index: int, count: int) -> int | None:
+    match wanted.numa_node:
+        case None:
+            return 0 if index < (count + 1) // 2 else 1
+        case int(node):
+            return node
+        case _:
+            return None
+
+
+def _fabric(spec: MachineSpec) -> FabricInfo:
+    cluster = uuid.uuid5(_NAMESPACE, f"{spec.seed}/fabric")
+    return FabricInfo(cluster_uuid=str(cluster), clique_id=0, state=codes.FABRIC_COMPLETED)
+
+
+def _copy_fault(fault: Fault, gpu_uuid: str) -> Fault:
+    return Fault(
+        function=fault.function,
+        code=fault.code,
+        gpu=gpu_uuid,
+        after=fault.after,
+        times=fault.times,
+        when=fault.when,
+        activation_status=fault.activation_status,
+    )

@@ -1,0 +1,196 @@
+"""`SimulatedNvml`: the NVML port answered by a `Machine` in this process. One method, one NVML function, no rules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tesela.core.model import Placement
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.port import (
+    ComputeInstanceInfo,
+    ComputeInstanceProfileInfo,
+    FabricInfo,
+    GpuInstanceInfo,
+    GpuInstanceProfileInfo,
+    MemoryInfo,
+    MigMode,
+    PciInfo,
+    ProcessInfo,
+)
+from tesela.edge.simulator.gpu import Refused, SimulatedGpu
+from tesela.edge.simulator.machine import Machine, nvml_error
+
+R = TypeVar("R")
+
+
+class SimulatedNvml:
+    """NVML as one process sees it: it counts its own nvmlInit calls; the machine outlives it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._inits = 0
+        self._lock = threading.Lock()
+
+    def init(self) -> None:
+        self.machine.perform("init", None, lambda: None)
+        with self._lock:
+            self._inits += 1
+
+    def shutdown(self) -> None:
+        with self._lock:
+            if not self._inits:
+                raise nvml_error(codes.UNINITIALIZED, "shutdown")
+            self._inits -= 1
+        self.machine.perform("shutdown", None, lambda: None)
+
+    def get_driver_version(self) -> str:
+        return self._node("get_driver_version", lambda: self.machine.spec.driver_version)
+
+    def get_cuda_driver_version(self) -> int:
+        return self._node("get_cuda_driver_version", lambda: self.machine.spec.cuda_driver_version)
+
+    def get_device_count(self) -> int:
+        return self._node("get_device_count", lambda: len(self.machine.visible_uuids()))
+
+    def get_uuid(self, index: int) -> str:
+        def rule() -> str:
+            visible = self.machine.visible_uuids()
+            if not 0 <= index < len(visible):
+                raise Refused(codes.INVALID_ARGUMENT)
+            return self.machine.with_gpu(visible[index], lambda gpu: gpu.uuid)
+
+        return self._node("get_uuid", rule)
+
+    def get_index(self, gpu_uuid: str) -> int:
+        return self._read("get_index", gpu_uuid, lambda gpu: self.machine.visible_uuids().index(gpu.uuid))
+
+    def get_minor_number(self, gpu_uuid: str) -> int:
+        return self._read("get_minor_number", gpu_uuid, lambda gpu: gpu.minor)
+
+    def get_name(self, gpu_uuid: str) -> str:
+        return self._read("get_name", gpu_uuid, lambda gpu: gpu.model.product_name)
+
+    def get_brand(self, gpu_uuid: str) -> int:
+        return self._read("get_brand", gpu_uuid, lambda gpu: gpu.model.brand)
+
+    def get_architecture(self, gpu_uuid: str) -> int:
+        return self._read("get_architecture", gpu_uuid, lambda gpu: gpu.model.architecture)
+
+    def get_cuda_compute_capability(self, gpu_uuid: str) -> tuple[int, int]:
+        return self._read("get_cuda_compute_capability", gpu_uuid, lambda gpu: gpu.model.compute_capability)
+
+    def get_pci_info(self, gpu_uuid: str) -> PciInfo:
+        def rule(gpu: SimulatedGpu) -> PciInfo:
+            return PciInfo(bus_id=gpu.pci_bus_id, pci_device_id=gpu.model.pci_device_id << 16 | 0x10DE)
+
+        return self._read("get_pci_info", gpu_uuid, rule)
+
+    def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
+        def rule(gpu: SimulatedGpu) -> MemoryInfo:
+            total_bytes = gpu.model.board_memory_bytes
+            return MemoryInfo(total_bytes=total_bytes, free_bytes=total_bytes, used_bytes=0)
+
+        return self._read("get_memory_info", gpu_uuid, rule)
+
+    def get_addressing_mode(self, gpu_uuid: str) -> str:
+        return self._read("get_addressing_mode", gpu_uuid, lambda gpu: gpu.model.addressing_mode)
+
+    def get_virtualization_mode(self, gpu_uuid: str) -> int:
+        return self._read("get_virtualization_mode", gpu_uuid, lambda _: codes.VIRTUALIZATION_NONE)
+
+    def get_fabric_info(self, gpu_uuid: str) -> FabricInfo:
+        def rule(gpu: SimulatedGpu) -> FabricInfo:
+            if gpu.fabric is None:
+                raise Refused(codes.NOT_SUPPORTED)
+            return gpu.fabric
+
+        return self._read("get_fabric_info", gpu_uuid, rule)
+
+    def get_field_values(self, gpu_uuid: str, field_ids: Sequence[int]) -> tuple[int | None, ...]:
+        return self._read("get_field_values", gpu_uuid, lambda gpu: tuple(gpu.fields.get(f) for f in field_ids))
+
+    def get_mig_mode(self, gpu_uuid: str) -> MigMode:
+        return self._read("get_mig_mode", gpu_uuid, SimulatedGpu.mig_mode)
+
+    def set_mig_mode(self, gpu_uuid: str, mode: int) -> int:
+        def set_mode(forced_status: int | None) -> int:
+            return self.machine.with_gpu(
+                gpu_uuid, lambda gpu: self.machine.set_mig_mode(gpu, mode, forced_status), changes=True
+            )
+
+        self._require_init("set_mig_mode")
+        return self.machine.perform("set_mig_mode", gpu_uuid, lambda: set_mode(None), not_activated=set_mode)
+
+    def get_gpu_instance_profile_info(self, gpu_uuid: str, profile_enum: int) -> GpuInstanceProfileInfo:
+        return self._read("get_gpu_instance_profile_info", gpu_uuid, lambda gpu: gpu.gpu_instance_profile(profile_enum))
+
+    def get_gpu_instance_possible_placements(self, gpu_uuid: str, profile_id: int) -> tuple[Placement, ...]:
+        return self._read(
+            "get_gpu_instance_possible_placements", gpu_uuid, lambda gpu: gpu.possible_placements(profile_id)
+        )
+
+    def get_gpu_instance_remaining_capacity(self, gpu_uuid: str, profile_id: int) -> int:
+        return self._read(
+            "get_gpu_instance_remaining_capacity", gpu_uuid, lambda gpu: gpu.remaining_capacity(profile_id)
+        )
+
+    def create_gpu_instance(self, gpu_uuid: str, profile_id: int, placement: Placement) -> GpuInstanceInfo:
+        return self._change("create_gpu_instance", gpu_uuid, lambda gpu: gpu.create_gpu_instance(profile_id, placement))
+
+    def get_gpu_instances(self, gpu_uuid: str, profile_id: int) -> tuple[GpuInstanceInfo, ...]:
+        return self._read("get_gpu_instances", gpu_uuid, lambda gpu: gpu.gpu_instances(profile_id))
+
+    def get_gpu_instance_by_id(self, gpu_uuid: str, gi_id: int) -> GpuInstanceInfo:
+        return self._read("get_gpu_instance_by_id", gpu_uuid, lambda gpu: gpu.gpu_instance(gi_id).info)
+
+    def destroy_gpu_instance(self, gpu_uuid: str, gi_id: int) -> None:
+        self._change("destroy_gpu_instance", gpu_uuid, lambda gpu: gpu.destroy_gpu_instance(gi_id))
+
+    def get_compute_instance_profile_info(
+        self, gpu_uuid: str, gi_id: int, profile_enum: int
+    ) -> ComputeInstanceProfileInfo:
+        return self._read(
+            "get_compute_instance_profile_info",
+            gpu_uuid,
+            lambda gpu: gpu.compute_instance_profile(gi_id, profile_enum),
+        )
+
+    def create_compute_instance(self, gpu_uuid: str, gi_id: int, profile_id: int) -> ComputeInstanceInfo:
+        return self._change(
+            "create_compute_instance", gpu_uuid, lambda gpu: gpu.create_compute_instance(gi_id, profile_id)
+        )
+
+    def get_compute_instances(self, gpu_uuid: str, gi_id: int, profile_id: int) -> tuple[ComputeInstanceInfo, ...]:
+        return self._read("get_compute_instances", gpu_uuid, lambda gpu: gpu.compute_instances(gi_id, profile_id))
+
+    def destroy_compute_instance(self, gpu_uuid: str, gi_id: int, ci_id: int) -> None:
+        self._change("destroy_compute_instance", gpu_uuid, lambda gpu: gpu.destroy_compute_instance(gi_id, ci_id))
+
+    def get_compute_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
+        return self._read("get_compute_running_processes", gpu_uuid, lambda gpu: _processes(gpu, graphics=False))
+
+    def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
+        return self._read("get_graphics_running_processes", gpu_uuid, lambda gpu: _processes(gpu, graphics=True))
+
+    def _node(self, function: str, rule: Callable[[], R]) -> R:
+        self._require_init(function)
+        return self.machine.perform(function, None, rule)
+
+    def _read(self, function: str, gpu_uuid: str, rule: Callable[[SimulatedGpu], R]) -> R:
+        self._require_init(function)
+        return self.machine.perform(function, gpu_uuid, lambda: self.machine.with_gpu(gpu_uuid, rule))
+
+    def _change(self, function: str, gpu_uuid: str, rule: Callable[[SimulatedGpu], R]) -> R:
+        self._require_init(function)
+        return self.machine.perform(function, gpu_uuid, lambda: self.machine.with_gpu(gpu_uuid, rule, changes=True))
+
+    def _require_init(self, function: str) -> None:
+        if not self._inits:
+            raise nvml_error(codes.UNINITIALIZED, function)
+
+
+def _processes(gpu: SimulatedGpu, *, graphics: bool) -> tuple[ProcessInfo, ...]:
+    mine = (p for p in gpu.processes if p.graphics is graphics)
+    return tuple(ProcessInfo(pid=p.pid, gi_id=p.gi_id, ci_id=p.ci_id) for p in mine)
