@@ -98,12 +98,17 @@ class LivePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What one look at NVML and the host found; replaced, never edited. `gpus` are in NVML index order."""
+    """What one look at NVML and the host found; replaced, never edited. `gpus` are in NVML index order.
+
+    `silent` names GPUs that NVML lists but that did not answer this time: nothing is known about them, so nothing
+    changes for them. A GPU that is neither in `gpus` nor in `silent` is gone.
+    """
 
     driver_version: str
     cuda_driver_version: int
     gpus: tuple[Gpu, ...]
     partitions: tuple[LivePartition, ...]
+    silent: frozenset[str] = frozenset()
 
 
 class Shape(StrEnum):

@@ -57,19 +57,34 @@ EMPTY_ROSTER = Roster(boot_id="", module_token="", driver_version="", cuda_drive
 
 
 def plan_roster(
-    known: Roster, seen: Inventory, *, boot_id: str, module_token: str, emptied: Iterable[str] = ()
+    known: Roster,
+    seen: Inventory,
+    *,
+    boot_id: str,
+    module_token: str,
+    emptied: Iterable[str] = (),
+    surviving: Iterable[str] = (),
 ) -> Roster:
     """The roster after one look at the machine.
 
     A new GPU gets its minor as number where that is free, else the lowest free one. The generation of a GPU rises when
     the boot id or the module token changed, when it was absent and is back, and for every UUID in `emptied`: GPUs whose
-    recorded partitions were all found gone at once, as after a reset.
+    recorded partitions were all found gone at once, as after a reset. It never rises for a GPU in `surviving`, where a
+    recorded MIG UUID still lives: such a UUID is new with each creation (mig.md 80), so nothing was lost. A GPU in
+    `seen.silent` stays as it was.
     """
     reloaded = bool(known.boot_id) and (known.boot_id, known.module_token) != (boot_id, module_token)
-    emptied_uuids = frozenset(emptied)
+    emptied_uuids, surviving_uuids = frozenset(emptied), frozenset(surviving)
     seen_by_uuid = {gpu.uuid: gpu for gpu in seen.gpus}
     kept = [
-        _plan_known(old, seen_by_uuid.get(old.gpu.uuid), raised=reloaded or old.gpu.uuid in emptied_uuids)
+        old
+        if old.gpu.uuid in seen.silent
+        else _plan_known(
+            old,
+            seen_by_uuid.get(old.gpu.uuid),
+            raised=reloaded or not old.present or old.gpu.uuid in emptied_uuids,
+            survives=old.gpu.uuid in surviving_uuids,
+        )
         for old in known.gpus
     ]
     taken = {old.number for old in known.gpus}
@@ -89,16 +104,11 @@ def plan_roster(
     )
 
 
-def _plan_known(old: KnownGpu, gpu: Gpu | None, *, raised: bool) -> KnownGpu:
+def _plan_known(old: KnownGpu, gpu: Gpu | None, *, raised: bool, survives: bool) -> KnownGpu:
     if gpu is None:
         return replace(old, present=False)
-    came_back = not old.present
-    return KnownGpu(
-        number=old.number,
-        gpu=gpu,
-        present=True,
-        generation=old.generation + (1 if raised or came_back else 0),
-    )
+    generation = old.generation + (1 if raised and not survives else 0)
+    return KnownGpu(number=old.number, gpu=gpu, present=True, generation=generation)
 
 
 def _lowest_free(taken: set[int]) -> int:

@@ -19,6 +19,7 @@ from tesela.plugin.partition import Partitions
 log = logging.getLogger(__name__)
 
 _OPTIONAL = (codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND, codes.INVALID_ARGUMENT)
+_GONE = (codes.GPU_IS_LOST, codes.NOT_FOUND)
 
 BRANDS: Final[dict[int, str]] = {
     1: "Quadro",
@@ -70,16 +71,27 @@ class Topology(Protocol):
 def discover(nvml: Nvml, topology: Topology, walker: Partitions) -> Inventory:
     """Every GPU that answers, in NVML index order, and every live partition.
 
-    Raises NvmlError only where NVML as a whole fails (count, versions).
+    A GPU that NVML calls lost is left out, one that fails otherwise is `silent`. NvmlError or NvmlTimeout only where
+    NVML as a whole fails: count, versions, or a UUID that cannot be read.
     """
     gpus: list[Gpu] = []
     partitions: list[LivePartition] = []
+    silent: set[str] = set()
     for index in range(nvml.get_device_count()):
         try:
-            gpu = _read_gpu(nvml, topology, index)
+            uuid = nvml.get_uuid(index)
+        except NvmlError as error:
+            if error.code not in _GONE:
+                raise
+            log.warning("GPU at index %d is gone: %s", index, error)
+            continue
+        try:
+            gpu = _read_gpu(nvml, topology, index, uuid)
             live = walker.list_live(gpu.uuid, gpu.profiles) if gpu.mig_enabled else ()
         except (NvmlError, NvmlTimeout) as error:
-            log.warning("GPU at index %d does not answer and counts as gone: %s", index, error)
+            if not (isinstance(error, NvmlError) and error.code in _GONE):
+                silent.add(uuid)
+            log.warning("GPU %s at index %d does not answer: %s", uuid, index, error)
             continue
         gpus.append(gpu)
         partitions.extend(live)
@@ -88,11 +100,11 @@ def discover(nvml: Nvml, topology: Topology, walker: Partitions) -> Inventory:
         cuda_driver_version=nvml.get_cuda_driver_version(),
         gpus=tuple(gpus),
         partitions=tuple(partitions),
+        silent=frozenset(silent),
     )
 
 
-def _read_gpu(nvml: Nvml, topology: Topology, index: int) -> Gpu:
-    uuid = nvml.get_uuid(index)
+def _read_gpu(nvml: Nvml, topology: Topology, index: int, uuid: str) -> Gpu:
     architecture = nvml.get_architecture(uuid)
     guest = _is_vgpu_guest(nvml, uuid)
     bus_id = normalize_bus_id(nvml.get_pci_info(uuid).bus_id)

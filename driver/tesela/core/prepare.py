@@ -1,0 +1,409 @@
+"""What preparing a claim takes: from an allocation, the roster and one look at the GPUs to a plan, or a refusal.
+
+Pure: callers hold the locks, read the records and the GPUs, and perform the plan in its order. Every refusal is a
+`ClaimRefused` whose message names the claim, the device, the cause and the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from tesela.core.claim import AllocatedClaim, AllocatedResult
+from tesela.core.config import DeviceConfig
+from tesela.core.errors import ClaimRefused
+from tesela.core.model import ClaimRef, GpuInstance, LivePartition, Placement, Profile
+from tesela.core.naming import PartitionName, WholeName, parse_device_name
+from tesela.core.record import (
+    ClaimRecord,
+    ClaimState,
+    PartitionRole,
+    PartitionState,
+    RecordedDevice,
+    RecordedPartition,
+    find_holder,
+)
+from tesela.core.roster import KnownGpu, Roster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One allocation result of ours, resolved: `profile` and `placement` are None for a whole GPU."""
+
+    result: AllocatedResult
+    known: KnownGpu
+    profile: Profile | None
+    placement: Placement | None
+
+    @property
+    def gpu_uuid(self) -> str:
+        """The GPU it stands on."""
+        return self.known.gpu.uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuView:
+    """One GPU as seen under its lock.
+
+    `mig_enabled` is None without MIG. `instances` is every GPU instance; `described` those in slots that the claim
+    wants. `static`: partitions are made by somebody else, never by us.
+    """
+
+    known: KnownGpu
+    mig_enabled: bool | None
+    instances: tuple[GpuInstance, ...]
+    described: tuple[LivePartition, ...]
+    static: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseWhole:
+    """Hand out the whole GPU as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsePartition:
+    """Hand out a partition that lives: made by somebody else, or by another claim (admin access)."""
+
+    profile: Profile
+    live: LivePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakePartition:
+    """Create a partition in a slot seen empty."""
+
+    profile: Profile
+    placement: Placement
+
+
+Action: TypeAlias = UseWhole | UsePartition | MakePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDevice:
+    """One result and what to do for it. `time_slice` is the interval to apply, None for none."""
+
+    result: AllocatedResult
+    known: KnownGpu
+    action: Action
+    time_slice: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeSwitch:
+    """Switch the MIG mode of an idle GPU that allows it without a reset."""
+
+    known: KnownGpu
+    enable: bool
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparePlan:
+    """The steps, in the order in which they are performed: switches, then devices."""
+
+    claim: ClaimRef
+    pod_claim_name: str | None
+    switches: tuple[ModeSwitch, ...]
+    devices: tuple[PlannedDevice, ...]
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether a *preparing* record has to be on disk first."""
+        return bool(self.switches) or any(
+            isinstance(device.action, MakePartition) or device.time_slice is not None for device in self.devices
+        )
+
+
+def plan_wanted(claim: AllocatedClaim, roster: Roster, *, pool: str) -> tuple[Wanted, ...]:
+    """Resolve every result to a known GPU, profile and placement, by its name alone (a name never moves)."""
+    return tuple(_resolve(claim.ref, result, roster, pool) for result in claim.results)
+
+
+def _resolve(ref: ClaimRef, result: AllocatedResult, roster: Roster, pool: str) -> Wanted:
+    if result.pool != pool:
+        _refuse(
+            ref,
+            result.device,
+            f"it was allocated from pool {result.pool}, and this node's pool is {pool}",
+            "delete the claim so that it is allocated again",
+        )
+    name = parse_device_name(result.device)
+    known = roster.find_number(name.number) if name is not None else None
+    if name is None or known is None:
+        _refuse(ref, result.device, "this node has never had such a device", "compare with its ResourceSlices")
+    if not known.present:
+        _refuse(
+            ref,
+            result.device,
+            f"GPU {known.gpu.uuid} does not answer any more",
+            "delete the pod so that it gets another GPU, and look at the node",
+        )
+    match name:
+        case WholeName():
+            return Wanted(result=result, known=known, profile=None, placement=None)
+        case PartitionName():
+            profile = next((p for p in known.gpu.profiles if p.profile_id == name.profile_id), None)
+            placement = profile and next((p for p in profile.placements if p.start == name.start), None)
+            if profile is None or placement is None:
+                _refuse(
+                    ref,
+                    result.device,
+                    f"GPU {known.gpu.uuid} ({known.gpu.product_name}) has no profile {name.profile_id} at {name.start}",
+                    "delete the claim so that it is allocated again",
+                )
+            return Wanted(result=result, known=known, profile=profile, placement=placement)
+
+
+def plan_prepare(
+    claim: AllocatedClaim,
+    wanted: Sequence[Wanted],
+    configs: Sequence[DeviceConfig],
+    views: Mapping[str, GpuView],
+    records: Iterable[ClaimRecord],
+) -> PreparePlan:
+    """The plan for `claim`, or ClaimRefused.
+
+    `configs` runs parallel to `wanted`. `views` holds the claim's GPUs by UUID, seen under their locks. `records` are
+    all records on disk; the claim's own is left out of account, its leftovers have been undone before.
+    """
+    others = tuple(record for record in records if record.claim.uid != claim.ref.uid)
+    devices: list[PlannedDevice] = []
+    switches: dict[str, ModeSwitch] = {}
+    for one, config in zip(wanted, configs, strict=True):
+        view = views[one.gpu_uuid]
+        if one.result.admin_access:
+            action = _plan_admin(claim.ref, one, view)
+            devices.append(PlannedDevice(result=one.result, known=view.known, action=action, time_slice=None))
+            continue
+        _check_not_held(claim.ref, one, others)
+        _check_beside_own(claim.ref, one, devices)
+        if one.profile is None:
+            action = _plan_whole(claim.ref, one, view, others, switches)
+        else:
+            action = _plan_partition(claim.ref, one, view, others, switches)
+        devices.append(
+            PlannedDevice(result=one.result, known=view.known, action=action, time_slice=_time_slice(one, config))
+        )
+    return PreparePlan(
+        claim=claim.ref,
+        pod_claim_name=claim.pod_claim_name,
+        switches=tuple(switches[uuid] for uuid in sorted(switches)),
+        devices=tuple(devices),
+    )
+
+
+def _time_slice(one: Wanted, config: DeviceConfig) -> str | None:
+    """Time slicing has no effect on a partition (nvidia-driver.md 3): it is accepted there and not applied."""
+    return config.time_slice if one.profile is None else None
+
+
+def _plan_admin(ref: ClaimRef, one: Wanted, view: GpuView) -> Action:
+    """Admin access never creates, changes or destroys (invariant 4): it sees what lives."""
+    if one.profile is None or one.placement is None:
+        return UseWhole()
+    live = _find_described(view, one)
+    if live is None or live.mig_uuid is None:
+        _refuse(
+            ref,
+            one.result.device,
+            "admin access was asked for a partition that does not live, and admin access never makes one",
+            "ask for the whole GPU with admin access, or wait until a workload holds the partition",
+        )
+    return UsePartition(profile=one.profile, live=live)
+
+
+def _plan_whole(
+    ref: ClaimRef, one: Wanted, view: GpuView, others: Sequence[ClaimRecord], switches: dict[str, ModeSwitch]
+) -> Action:
+    if view.mig_enabled:
+        if view.instances:
+            _refuse_occupied(ref, one, view.instances[0], others)
+        if not view.known.gpu.resetless_mig:
+            _refuse(
+                ref,
+                one.result.device,
+                f"GPU {one.gpu_uuid} is in MIG mode, which this model leaves only by a reset",
+                f"drain the node, then `nvidia-smi -i {one.gpu_uuid} -mig 0` and reset the GPU",
+            )
+        switches[one.gpu_uuid] = ModeSwitch(known=view.known, enable=False, device=one.result.device)
+    return UseWhole()
+
+
+def _plan_partition(
+    ref: ClaimRef, one: Wanted, view: GpuView, others: Sequence[ClaimRecord], switches: dict[str, ModeSwitch]
+) -> Action:
+    profile, placement = one.profile, one.placement
+    assert profile is not None
+    assert placement is not None
+    if view.static:
+        live = _find_described(view, one)
+        if live is None or live.mig_uuid is None:
+            _refuse(
+                ref,
+                one.result.device,
+                "its GPU is set to static partitions and this one does not exist (any more)",
+                "make it again, or delete the pod so that it gets another",
+            )
+        return UsePartition(profile=profile, live=live)
+    for instance in view.instances:
+        if _overlap(instance.placement, placement):
+            _refuse_occupied(ref, one, instance, others)
+    if view.mig_enabled is None:
+        _refuse(ref, one.result.device, f"GPU {one.gpu_uuid} has no MIG", "delete the pod so that it gets another")
+    if not view.mig_enabled:
+        if not view.known.gpu.resetless_mig:
+            _refuse(
+                ref,
+                one.result.device,
+                f"GPU {one.gpu_uuid} is not in MIG mode, which this model enters only by a reset",
+                f"drain the node, then `nvidia-smi -i {one.gpu_uuid} -mig 1` and reset the GPU",
+            )
+        switches[one.gpu_uuid] = ModeSwitch(known=view.known, enable=True, device=one.result.device)
+    return MakePartition(profile=profile, placement=placement)
+
+
+def _find_described(view: GpuView, one: Wanted) -> LivePartition | None:
+    assert one.profile is not None
+    return next(
+        (
+            live
+            for live in view.described
+            if live.profile_id == one.profile.profile_id and live.placement == one.placement
+        ),
+        None,
+    )
+
+
+def _check_not_held(ref: ClaimRef, one: Wanted, others: Sequence[ClaimRecord]) -> None:
+    """A device another claim holds, or that excludes one it holds, is refused until that claim is unprepared."""
+    holder = find_holder(others, one.result.device, one.result.pool, besides=ref.uid)
+    if holder is not None and one.result.share_id is None:
+        _refuse_held(ref, one.result.device, one.result.device, holder)
+    for record in others:
+        for device in record.devices_on(one.gpu_uuid):
+            if device.admin_access or device.device == one.result.device:
+                continue
+            if one.placement is None or _excludes(device, one.placement):
+                _refuse_held(ref, one.result.device, device.device, record)
+
+
+def _excludes(device: RecordedDevice, placement: Placement) -> bool:
+    """Whether a recorded device (a whole GPU has no partitions) stands in the way of `placement` on its GPU."""
+    return not device.partitions or any(_overlap(p.placement, placement) for p in device.partitions)
+
+
+def _check_beside_own(ref: ClaimRef, one: Wanted, planned: Sequence[PlannedDevice]) -> None:
+    for other in planned:
+        if other.known.gpu.uuid != one.gpu_uuid or other.result.admin_access:
+            continue
+        same_shared = other.result.device == one.result.device and one.result.share_id is not None
+        theirs = _planned_placement(other)
+        if not same_shared and (theirs is None or one.placement is None or _overlap(theirs, one.placement)):
+            _refuse(
+                ref,
+                one.result.device,
+                f"the claim was also given {other.result.device}, and the two exclude each other",
+                "delete the claim so that it is allocated again",
+            )
+
+
+def _planned_placement(device: PlannedDevice) -> Placement | None:
+    match device.action:
+        case UseWhole():
+            return None
+        case UsePartition(live=live):
+            return live.placement
+        case MakePartition(placement=placement):
+            return placement
+
+
+def _overlap(a: Placement, b: Placement) -> bool:
+    return a.start < b.start + b.size and b.start < a.start + a.size
+
+
+def _refuse_occupied(ref: ClaimRef, one: Wanted, instance: GpuInstance, others: Sequence[ClaimRecord]) -> NoReturn:
+    """The slot holds an instance: another claim's, or one that nobody of ours made."""
+    for record in others:
+        for device in record.devices_on(one.gpu_uuid):
+            if any(p.placement == instance.placement and p.ours for p in device.partitions):
+                _refuse_held(ref, one.result.device, device.device, record)
+    _refuse(
+        ref,
+        one.result.device,
+        f"GPU instance {instance.gi_id} of GPU {one.gpu_uuid} lies in memory slices {instance.placement.start} to "
+        f"{instance.placement.start + instance.placement.size - 1} and was not made by Tesela",
+        "destroy it, or set this GPU to static partitions in the policy file",
+    )
+
+
+def _refuse_held(ref: ClaimRef, device: str, held: str, holder: ClaimRecord) -> NoReturn:
+    what = "it is" if held == device else f"{held} on the same GPU is"
+    _refuse(
+        ref,
+        device,
+        f"{what} still held by claim {holder.claim}",
+        "it is free once the kubelet has unprepared that claim",
+    )
+
+
+def _refuse(ref: ClaimRef, device: str, cause: str, next_step: str) -> NoReturn:
+    raise ClaimRefused(f"claim {ref.namespace}/{ref.name}: device {device}: {cause}; {next_step}")
+
+
+def render_preparing(plan: PreparePlan, boot_id: str) -> ClaimRecord:
+    """The record that must be on disk before the first effect: what will be made, without ids."""
+    return ClaimRecord(
+        claim=plan.claim,
+        state=ClaimState.PREPARING,
+        devices=tuple(_render_device(device, boot_id) for device in plan.devices),
+        pod_claim_name=plan.pod_claim_name,
+    )
+
+
+def _render_device(device: PlannedDevice, boot_id: str) -> RecordedDevice:
+    return RecordedDevice(
+        request=device.result.request,
+        pool=device.result.pool,
+        device=device.result.device,
+        gpu_uuid=device.known.gpu.uuid,
+        admin_access=device.result.admin_access,
+        share_id=device.result.share_id,
+        boot_id=boot_id,
+        generation=device.known.generation,
+        partitions=_render_partitions(device.action),
+        time_slice=device.time_slice,
+    )
+
+
+def _render_partitions(action: Action) -> tuple[RecordedPartition, ...]:
+    match action:
+        case UseWhole():
+            return ()
+        case UsePartition(profile=profile, live=live):
+            return (
+                RecordedPartition(
+                    profile_id=profile.profile_id,
+                    profile=profile.name,
+                    placement=live.placement,
+                    role=PartitionRole.CURRENT,
+                    state=PartitionState.PREPARED,
+                    ours=False,
+                    gi_id=live.gi_id,
+                    ci_id=live.ci_id,
+                    mig_uuid=live.mig_uuid,
+                ),
+            )
+        case MakePartition(profile=profile, placement=placement):
+            return (
+                RecordedPartition(
+                    profile_id=profile.profile_id,
+                    profile=profile.name,
+                    placement=placement,
+                    role=PartitionRole.CURRENT,
+                    state=PartitionState.PREPARING,
+                    ours=True,
+                ),
+            )

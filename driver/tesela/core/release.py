@@ -1,0 +1,75 @@
+"""Whether a recorded partition may be destroyed: invariant 4 of the design as a function.
+
+Nothing is destroyed unless its record says that we made it and its UUID still matches, or the record is half done for
+exactly that slot, which was seen empty under the lock when the record was written, in the same boot and generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tesela.core.model import LivePartition
+from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice, RecordedPartition
+from tesela.core.roster import KnownGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destroy:
+    """This live partition is ours to destroy."""
+
+    live: LivePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """There is nothing of ours to destroy; `reason` is for the log."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """Ours is gone and another partition stands in its slot: it is left alone."""
+
+    live: LivePartition
+
+
+Release: TypeAlias = Destroy | Nothing | Foreign
+
+
+def is_stale(device: RecordedDevice, known: KnownGpu | None, boot_id: str) -> bool:
+    """Whether the partitions of `device` went with a boot or a reset: ids and UUIDs in its record mean nothing now."""
+    return known is None or device.boot_id != boot_id or device.generation != known.generation
+
+
+def plan_release(
+    record: ClaimRecord,
+    device: RecordedDevice,
+    partition: RecordedPartition,
+    *,
+    stale: bool,
+    live: Iterable[LivePartition],
+) -> Release:
+    """What to do about one recorded partition, `live` being the partitions of its GPU as seen under the lock."""
+    if not partition.ours or device.admin_access:
+        return Nothing(reason="made by somebody else")
+    if stale:
+        return Nothing(reason="went with a boot or a reset of its GPU")
+    found = next((one for one in live if partition.matches(one)), None)
+    if found is None:
+        return Nothing(reason="no such partition lives")
+    return Destroy(live=found) if _is_ours(record.state, partition, found) else Foreign(live=found)
+
+
+def _is_ours(state: ClaimState, partition: RecordedPartition, found: LivePartition) -> bool:
+    """Whether the instance in the slot is the one that the record speaks of."""
+    if partition.mig_uuid is not None and found.mig_uuid == partition.mig_uuid:
+        return True
+    if state is ClaimState.PREPARED:
+        return False
+    if partition.mig_uuid is None:
+        return True  # never finished; the slot was seen empty before
+    # An unprepare of ours got as far as the compute instance.
+    return found.mig_uuid is None and found.gi_id == partition.gi_id

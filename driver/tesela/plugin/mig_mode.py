@@ -1,0 +1,76 @@
+"""Switch a GPU's MIG mode, and tell the truth about it.
+
+NVML answers SUCCESS to a switch that only became pending (mig.md 65), so the mode is read again; after a refusal the
+pending mode is set back, else the next reset would surprise everybody. Who holds the GPU is named, from NVML's process
+lists and the open device files in the host's /proc.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tesela.core.errors import NvmlError, TryAgain
+from tesela.core.model import ClaimRef
+from tesela.core.prepare import ModeSwitch
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.port import MigMode, Nvml
+
+_NAMES = {codes.MIG_ENABLED: "on", codes.MIG_DISABLED: "off"}
+
+
+class Holders(Protocol):
+    """Who on the host has a device node open."""
+
+    def list_gpu_holders(self, minor: int) -> tuple[str, ...]:
+        """Processes with /dev/nvidia<minor> open, each as `name (pid 123)`, this process left out."""
+        ...
+
+    def get_command(self, pid: int) -> str:
+        """`name (pid 123)` for a PID that NVML reports."""
+        ...
+
+
+def switch_mig_mode(nvml: Nvml, holders: Holders, switch: ModeSwitch, ref: ClaimRef) -> None:
+    """Switch the mode and verify that it took effect. TryAgain names the holder; the pending mode is then as before."""
+    uuid = switch.known.gpu.uuid
+    wanted = codes.MIG_ENABLED if switch.enable else codes.MIG_DISABLED
+    before = nvml.get_mig_mode(uuid)
+    if before.current == wanted and before.pending == wanted:
+        return
+    status = _set_mode(nvml, uuid, wanted)
+    after = nvml.get_mig_mode(uuid)
+    if status == codes.SUCCESS and after.current == wanted:
+        return
+    _set_pending_back(nvml, uuid, before, after)
+    raise TryAgain(
+        f"claim {ref.namespace}/{ref.name}: device {switch.device}: MIG mode of GPU {uuid} cannot be switched "
+        f"{_NAMES[wanted]} now: {codes.TEXTS.get(status, 'refused')} ({status}); held by "
+        f"{describe_holders(nvml, holders, uuid)}; stop what holds it, the kubelet tries again by itself"
+    )
+
+
+def _set_mode(nvml: Nvml, uuid: str, mode: int) -> int:
+    """The activation status; IN_USE and RESET_REQUIRED as an error of the call mean the same as as a status."""
+    try:
+        return nvml.set_mig_mode(uuid, mode)
+    except NvmlError as error:
+        if error.code in (codes.IN_USE, codes.RESET_REQUIRED):
+            return error.code
+        raise
+
+
+def _set_pending_back(nvml: Nvml, uuid: str, before: MigMode, after: MigMode) -> None:
+    if after.pending != before.pending:
+        _set_mode(nvml, uuid, before.pending)
+
+
+def describe_holders(nvml: Nvml, holders: Holders, uuid: str) -> str:
+    """The processes on a GPU, in words: NVML's lists first, then whoever has its device node open."""
+    pids = {
+        process.pid
+        for listing in (nvml.get_compute_running_processes, nvml.get_graphics_running_processes)
+        for process in listing(uuid)
+    }
+    named = {holders.get_command(pid) for pid in pids}
+    named.update(holders.list_gpu_holders(nvml.get_minor_number(uuid)))
+    return ", ".join(sorted(named)) or "a client that neither NVML nor /proc names (a kernel client, another VM)"
