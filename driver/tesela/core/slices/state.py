@@ -1,0 +1,96 @@
+"""What a pool is rendered from: durable facts, what claims hold, fences, and what this API server can store."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tesela.core.geometry import overlap
+from tesela.core.model import LivePartition, Placement
+from tesela.core.record import ClaimRecord
+from tesela.core.roster import Roster
+from tesela.core.shape import DEFAULT_POLICY, Policy
+
+Json: TypeAlias = dict[str, Any]
+
+NO_SCHEDULE = "NoSchedule"
+GONE_KEY = "gpu.nvidia.com/gone"
+FOREIGN_KEY = "gpu.nvidia.com/foreign"
+WITHDRAWN_KEY = "gpu.nvidia.com/withdrawn"
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+_SPLIT_SINCE = (1, 35)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Taint:
+    """A device taint without its time, which is the API's."""
+
+    key: str
+    value: str
+    effect: str = NO_SCHEDULE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """A taint for every device of a GPU that touches `placement`; None is the whole grid, so every device.
+
+    `key` is a qualified name, `value` a label value (63 characters at most).
+    """
+
+    gpu_uuid: str
+    placement: Placement | None
+    key: str
+    value: str
+    effect: str = NO_SCHEDULE
+
+    @property
+    def taint(self) -> Taint:
+        """What the devices get."""
+        return Taint(key=self.key, value=self.value, effect=self.effect)
+
+    def covers(self, gpu_uuid: str, placement: Placement | None) -> bool:
+        """Whether a device at `placement` of that GPU (None: the whole GPU) is fenced."""
+        if gpu_uuid != self.gpu_uuid:
+            return False
+        return self.placement is None or placement is None or overlap(self.placement, placement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """Everything a pool is a function of. `pool` is the pool's name, which is the node's.
+
+    `live` is one look at NVML. Whoever reads it reads the records before and after that look and passes both (the later
+    one where a claim is in both): a partition of ours is then never taken for a foreign one while it comes or goes.
+    """
+
+    pool: str
+    roster: Roster
+    policy: Policy = DEFAULT_POLICY
+    live: tuple[LivePartition, ...] = ()
+    records: tuple[ClaimRecord, ...] = ()
+    fences: tuple[Fence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiAbilities:
+    """What the API server stores: without a gate it drops fields silently.
+
+    `counters`: DRAPartitionableDevices. `taints`: DRADeviceTaints. `split`: counter sets stand in slices of their own.
+    """
+
+    counters: bool = True
+    taints: bool = True
+    split: bool = True
+
+
+def is_split_version(git_version: str) -> bool:
+    """Whether an API server of this version (`v1.37.2`) takes counter sets only in slices of their own (since 1.35)."""
+    match = _VERSION.match(git_version)
+    return match is None or (int(match[1]), int(match[2])) >= _SPLIT_SINCE
+
+
+def render_label_value(text: str) -> str:
+    """`text` as a label value: at most 63 letters, digits, `-`, `_` and `.`, ending in letters or digits."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", text).strip("-_.")[:63].rstrip("-_.")
