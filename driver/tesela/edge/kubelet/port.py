@@ -1,0 +1,28 @@
+"""What the kubelet's calls need from the node program. Declared here, where it is used, so that tests can fake it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tesela.core.model import ClaimRef, PreparedDevice, Refusal
+
+PrepareResult = tuple[PreparedDevice, ...] | Refusal
+"""The devices of one claim, in the order of its allocation, or why it gets none."""
+
+
+class NodeService(Protocol):
+    """Prepares claims and gives their devices back. Called from many threads at once.
+
+    `claims` belong to one pod, have distinct UIDs and are usable as file names. `deadline_s` is the time left until the
+    answer has to be ready; what is not done by then belongs into the answer as an error of its claim. Both calls are
+    idempotent: the kubelet repeats them after its own restart, and after a failure.
+    """
+
+    def prepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, PrepareResult]:
+        """By claim UID, one entry for each claim."""
+        ...
+
+    def unprepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, str | None]:
+        """By claim UID, one entry for each claim: None for success, which an unknown claim is too, else a sentence."""
+        ...
