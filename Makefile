@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE := $(CI)
 
-.PHONY: help setup demo test lint format proto e2e bench
+.PHONY: help setup demo test lint format proto e2e-build e2e bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -37,6 +37,9 @@ format: setup ## rewrites files as lint wants them
 
 proto: setup ## regenerates driver/tesela/pb from proto/
 	$(BIN)/python proto/generate.py
+
+e2e-build: setup ## what `make e2e` needs: Debian packages and binaries of Kubernetes, built once per machine (root)
+	PYTHONPATH=tests $(BIN)/python -m e2e.harness.build
 
 e2e: setup ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e
 	$(BIN)/pytest tests/e2e
