@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,6 +93,31 @@ def test_sockets_of_a_killed_process_are_taken_over(make_server, node_service, r
     node_service.devices = {"u1": ()}
     server = make_server()
     leave_dead_socket(getattr(server, role))
+    server.start()
+    assert prepare(server, "u1") == {"u1": ()}
+
+
+DRIVER_PROCESS = """
+import pathlib, sys, time
+from tesela.edge.kubelet.server import KubeletServer
+root = pathlib.Path(sys.argv[1])
+server = KubeletServer(
+    driver_name="gpu.nvidia.com", service=None, plugins_dir=root / "plugins", registry_dir=root / "plugins_registry"
+)
+server.start()
+print("serving", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_driver_that_was_killed_is_succeeded(make_server, kubelet, node_service):
+    node_service.devices = {"u1": ()}
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER_PROCESS, str(kubelet.root)], stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout.readline() == "serving\n"
+        killed.kill()
+    server = make_server()
     server.start()
     assert prepare(server, "u1") == {"u1": ()}
 
