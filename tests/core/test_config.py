@@ -92,6 +92,10 @@ def test_a_bad_config_is_refused_with_the_field(parameters, path, problem):
     assert (caught.value.path, problem in caught.value.problem) == (path, True), str(caught.value)
 
 
+def resolve(configs, result):
+    return resolve_config(claim_with(), configs, result, whole="-mig-" not in result.device)
+
+
 def claim_with(*parameters):
     return AllocatedClaim(
         ref=ClaimRef(namespace="ai", name="train", uid="uid-1"),
@@ -116,42 +120,42 @@ def test_a_config_that_nothing_uses_must_decode_too():
 
 
 def test_without_configs_the_default_of_the_kind_holds():
-    assert (resolve_config((), WHOLE), resolve_config((), PARTITION)) == (GpuConfig(), MigDeviceConfig())
+    assert (resolve((), WHOLE), resolve((), PARTITION)) == (GpuConfig(), MigDeviceConfig())
 
 
 def test_a_claims_config_beats_a_later_one_of_the_class():
     configs = (sourced(LONG, index=0), sourced(SHORT, source=ConfigSource.CLASS, index=1))
 
-    assert resolve_config(configs, WHOLE) == LONG
+    assert resolve(configs, WHOLE) == LONG
 
 
 def test_the_later_of_one_source_wins():
-    assert resolve_config((sourced(LONG, index=0), sourced(SHORT, index=1)), WHOLE) == SHORT
+    assert resolve((sourced(LONG, index=0), sourced(SHORT, index=1)), WHOLE) == SHORT
 
 
 def test_a_config_for_another_request_is_left_alone():
-    assert resolve_config((sourced(LONG, "other"),), WHOLE) == GpuConfig()
+    assert resolve((sourced(LONG, "other"),), WHOLE) == GpuConfig()
 
 
 def test_a_config_for_a_request_covers_its_subrequests():
     subrequest = AllocatedResult(request="gpu/big", pool="node-1", device="gpu-0")
 
-    assert resolve_config((sourced(LONG, "gpu"),), subrequest) == LONG
+    assert resolve((sourced(LONG, "gpu"),), subrequest) == LONG
 
 
 def test_a_config_for_one_subrequest_leaves_the_others_alone():
     subrequest = AllocatedResult(request="gpu/big", pool="node-1", device="gpu-0")
 
-    assert resolve_config((sourced(LONG, "gpu/small"),), subrequest) == GpuConfig()
+    assert resolve((sourced(LONG, "gpu/small"),), subrequest) == GpuConfig()
 
 
 def test_a_config_for_all_requests_speaks_for_its_kind_only():
-    assert resolve_config((sourced(LONG),), PARTITION) == MigDeviceConfig()
+    assert resolve((sourced(LONG),), PARTITION) == MigDeviceConfig()
 
 
 def test_a_config_of_the_wrong_kind_for_a_named_request_is_refused():
     with pytest.raises(ClaimRefused, match="config for request gpu is a GpuConfig, and this device takes a MigDevice"):
-        resolve_config((sourced(LONG, "gpu"),), PARTITION)
+        resolve((sourced(LONG, "gpu"),), PARTITION)
 
 
 @given(
@@ -170,7 +174,7 @@ def test_a_config_of_the_wrong_kind_for_a_named_request_is_refused():
 def test_the_order_of_decoding_does_not_matter(configs, random):
     shuffled = random.sample(configs, len(configs))
 
-    assert resolve_config(shuffled, WHOLE) == resolve_config(configs, WHOLE)
+    assert resolve(shuffled, WHOLE) == resolve(configs, WHOLE)
 
 
 def test_intervals_carry_the_numbers_of_nvidia_smi():

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from tesela.core.claim import AllocatedResult, ConfigSource
+from tesela.core.claim import AllocatedClaim, AllocatedResult, ConfigSource
 from tesela.core.errors import ClaimRefused
-from tesela.core.naming import WholeName, parse_device_name
 
 
 class TimeSliceInterval(StrEnum):
@@ -60,29 +59,27 @@ class SourcedConfig:
     config: DeviceConfig
 
 
-def resolve_config(configs: Sequence[SourcedConfig], result: AllocatedResult) -> DeviceConfig:
+def resolve_config(
+    claim: AllocatedClaim, configs: Sequence[SourcedConfig], result: AllocatedResult, *, whole: bool
+) -> DeviceConfig:
     """The one config that governs `result`: the claim's last, else the class's last, else the driver's default.
 
-    A config that names the request (or its parent) must be of the device's kind: ClaimRefused. One that names no
-    request speaks for the devices of its kind only.
+    `configs` are all of `claim`'s, decoded; `whole`: the device is a whole GPU. A config that names the request (or its
+    parent) must be of the device's kind: ClaimRefused. One that names no request speaks for devices of its kind only.
     """
-    kind = _kind_of(result)
+    kind = GpuConfig if whole else MigDeviceConfig
     ranked = sorted(configs, key=lambda one: (one.source is ConfigSource.CLAIM, one.index), reverse=True)
     for one in ranked:
         addressed = bool({result.request, result.base_request} & set(one.requests))
         if addressed and not isinstance(one.config, kind):
             raise ClaimRefused(
-                f"device {result.device}: the {_owner(one.source)}'s config for request {result.request} is a "
-                f"{type(one.config).__name__}, and this device takes a {kind.__name__}: change the config's kind, or "
-                "the request's selector"
+                f"claim {claim.ref.namespace}/{claim.ref.name}: device {result.device}: the {_owner(one.source)}'s "
+                f"config for request {result.request} is a {type(one.config).__name__}, and this device takes a "
+                f"{kind.__name__}; change the config's kind, or the request's selector"
             )
         if isinstance(one.config, kind) and (addressed or not one.requests):
             return one.config
     return next(default for default in _DEFAULTS if isinstance(default, kind))
-
-
-def _kind_of(result: AllocatedResult) -> type[GpuConfig | MigDeviceConfig]:
-    return GpuConfig if isinstance(parse_device_name(result.device), WholeName) else MigDeviceConfig
 
 
 def _owner(source: ConfigSource) -> str:

@@ -1,0 +1,79 @@
+"""CDI documents on disk, one file per claim, where container runtimes look for them.
+
+A runtime loads every `.json` and `.yaml` file of the folder, so a document appears by rename from a name that ends
+otherwise. Files are not synced: the folder usually does not outlive a boot, and they are rebuilt from the records.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from tesela.core.errors import ClaimRefused, StateError
+from tesela.edge.store.files import explain, read_file, remove_file, write_file
+from tesela.edge.store.records import check_uid
+
+_PREFIX: Final = "k8s.gpu.nvidia.com-claim_"
+
+
+class CdiFiles:
+    """The CDI documents of ours in `cdi_dir`, by claim UID. Whoever writes or removes one holds the claim's lock."""
+
+    def __init__(self, cdi_dir: Path) -> None:
+        self._folder = cdi_dir
+
+    def path(self, uid: str) -> Path:
+        """Where the document of claim `uid` lies."""
+        return self._folder / f"{_PREFIX}{check_uid(uid)}.json"
+
+    def write(self, uid: str, document: dict[str, Any]) -> None:
+        """Puts the document in place, readable to all. TryAgain or StateError leave the old one as it was.
+
+        NVIDIA's driver names the same devices in a `.yaml` file: after a change of driver both would be in conflict,
+        and a runtime then knows neither, so a file of that name goes.
+        """
+        path = self.path(uid)
+        write_file(path, json.dumps(document, indent=2).encode() + b"\n", mode=0o644, synced=False)
+        remove_file(path.with_suffix(".yaml"), synced=False)
+
+    def read(self, uid: str) -> dict[str, Any] | None:
+        """The document, None where there is none. StateError where it is no JSON object."""
+        path = self.path(uid)
+        data = read_file(path)
+        if data is None:
+            return None
+        try:
+            document = json.loads(data)
+        except ValueError as error:
+            raise StateError(f"{path} is no JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise StateError(f"{path} is no CDI document: it holds no object")
+        return document
+
+    def remove(self, uid: str) -> bool:
+        """Removes the document; False where there was none."""
+        return remove_file(self.path(uid), synced=False)
+
+    def list_ours(self) -> tuple[str, ...]:
+        """The claim UIDs that have a document of ours, ascending; readable or not."""
+        try:
+            names = [entry.name for entry in self._folder.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as error:
+            raise explain(error, f"cannot list {self._folder}") from error
+        found = [
+            name.removeprefix(_PREFIX).removesuffix(".json")
+            for name in names
+            if name.startswith(_PREFIX) and name.endswith(".json")
+        ]
+        return tuple(sorted(uid for uid in found if _is_uid(uid)))
+
+
+def _is_uid(text: str) -> bool:
+    try:
+        check_uid(text)
+    except ClaimRefused:
+        return False
+    return True
