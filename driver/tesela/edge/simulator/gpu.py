@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
@@ -29,6 +30,7 @@ from tesela.edge.simulator.models import (
 )
 
 MAX_COMPUTE_INSTANCES = 8
+ProcessKind: TypeAlias = Literal["compute", "graphics", "open"]
 
 
 class Refused(Exception):
@@ -41,12 +43,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process with an open context on the GPU, or on one of its instances."""
+    """A process that keeps the GPU, or one of its instances, in use.
+
+    `open`: it only has the device file open, as monitoring agents do; NVML's process lists do not show it.
+    """
 
     pid: int
     gi_id: int | None = None
     ci_id: int | None = None
-    graphics: bool = False
+    kind: ProcessKind = "compute"
+    name: str = "simulated"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,6 +26,8 @@ R = TypeVar("R")
 Phase: TypeAlias = Literal["before", "after"]
 CallHook: TypeAlias = Callable[[str, Phase], None]
 """Told of every call by its port name, before and after; what it raises reaches the caller, as a crash would."""
+RestartHook: TypeAlias = Callable[[MachineState], None]
+"""Told of every reboot and driver reload, when all GPUs are back."""
 ChangeHook: TypeAlias = Callable[[GpuState], None]
 """Told of every change of a GPU, under that GPU's lock, before the call returns."""
 
@@ -40,6 +42,7 @@ class Machine:
         self.spec = spec
         self.on_call: list[CallHook] = []
         self.on_change: list[ChangeHook] = []
+        self.on_restart: list[RestartHook] = []
         self.shift_minors = False
         """Whether a MIG toggle or a reboot moves minors, as it does on some systems."""
         self._boot_id = str(uuid.uuid4())
@@ -220,6 +223,8 @@ class Machine:
                 gpu.restart()
                 gpu.minor = (index + self._driver_loads - 1) % count if self.shift_minors else index
                 self._changed(gpu)
+        for hook in self.on_restart:
+            hook(self.snapshot())
 
     def force_gi_id(self, name: str, gi_id: int) -> None:
         """The GPU's next GPU instance gets `gi_id`. DocumentError: outside NVML's range, or in use."""

@@ -169,10 +169,10 @@ class SimulatedNvml:
         self._change("destroy_compute_instance", gpu_uuid, lambda gpu: gpu.destroy_compute_instance(gi_id, ci_id))
 
     def get_compute_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
-        return self._read("get_compute_running_processes", gpu_uuid, lambda gpu: _processes(gpu, graphics=False))
+        return self._read("get_compute_running_processes", gpu_uuid, lambda gpu: _processes(gpu, "compute"))
 
     def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
-        return self._read("get_graphics_running_processes", gpu_uuid, lambda gpu: _processes(gpu, graphics=True))
+        return self._read("get_graphics_running_processes", gpu_uuid, lambda gpu: _processes(gpu, "graphics"))
 
     def _node(self, function: str, rule: Callable[[], R]) -> R:
         self._require_init(function)
@@ -191,6 +191,6 @@ class SimulatedNvml:
             raise nvml_error(codes.UNINITIALIZED, function)
 
 
-def _processes(gpu: SimulatedGpu, *, graphics: bool) -> tuple[ProcessInfo, ...]:
-    mine = (p for p in gpu.processes if p.graphics is graphics)
+def _processes(gpu: SimulatedGpu, kind: str) -> tuple[ProcessInfo, ...]:
+    mine = (p for p in gpu.processes if p.kind == kind)
     return tuple(ProcessInfo(pid=p.pid, gi_id=p.gi_id, ci_id=p.ci_id) for p in mine)

@@ -1,0 +1,128 @@
+"""The operations of `tesela sim` on a running simulator, and their arguments: names are the fields of the request."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tesela.edge.nvml import codes
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse names no public type
+
+_CODES = {
+    name: value
+    for name, value in vars(codes).items()
+    if isinstance(value, int) and value in codes.TEXTS and not name.startswith(("GPU_INSTANCE", "COMPUTE", "MIG_"))
+}
+
+
+def add_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
+    """Declares every operation but `serve`; yields their parsers."""
+    yield _operation(operations, "status", "show GPUs, MIG mode, instances, processes and injected faults")
+    yield from _misbehaviour_operations(operations)
+    yield from _gpu_operations(operations)
+
+
+def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
+    fail = _operation(
+        operations, "fail", "make an NVML function fail", "tesela sim fail nvmlGpuInstanceDestroy IN_USE --times 3"
+    )
+    fail.add_argument("function", help="as NVML or the port names it; * for any")
+    what = fail.add_mutually_exclusive_group(required=True)
+    what.add_argument("code", nargs="?", type=_code, help="a return code by name or number, as in IN_USE or 19")
+    what.add_argument(
+        "--activation-status",
+        dest="activation_status",
+        type=_code,
+        metavar="CODE",
+        help="nvmlDeviceSetMigMode succeeds with this status and changes the pending mode only",
+    )
+    fail.add_argument("--when", choices=("before", "after"), help="fail without or with the effect (default: before)")
+    _add_counts(fail)
+    yield fail
+
+    slow = _operation(operations, "slow", "make an NVML function slow", "tesela sim slow nvmlGpuInstanceDestroy 1.5")
+    slow.add_argument("function", help="as NVML or the port names it; * for any")
+    slow.add_argument("seconds", type=float)
+    slow.add_argument("--gpu", help="on this GPU only (UUID or index)")
+    yield slow
+
+    hang = _operation(operations, "hang", "make an NVML function not return", "tesela sim hang nvmlDeviceGetMigMode")
+    hang.add_argument("function", help="as NVML or the port names it; * for any")
+    _add_counts(hang)
+    yield hang
+    yield _operation(operations, "release", "forget all faults and latencies, and let hung calls go on")
+
+
+def _gpu_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
+    busy = _gpu_operation(
+        operations, "busy", "open a process on a GPU or an instance", "tesela sim busy 0 4711 --gi 13"
+    )
+    busy.add_argument("pid", type=int)
+    busy.add_argument("--gi", type=int, help="in this GPU instance")
+    busy.add_argument("--ci", type=int, help="in this compute instance of it")
+    busy.add_argument(
+        "--kind", choices=("compute", "graphics", "open"), help="open: holds the device file, NVML does not list it"
+    )
+    busy.add_argument("--name", help="the process's name")
+    yield busy
+
+    idle = _gpu_operation(operations, "idle", "end a process on a GPU", "tesela sim idle 0 4711")
+    idle.add_argument("pid", type=int)
+    yield idle
+
+    lose = _gpu_operation(operations, "lose", "a GPU falls off the bus", "tesela sim lose 1")
+    lose.add_argument("--absent", action="store_true", help="NVML does not know it any more")
+    yield lose
+
+    reset = _gpu_operation(operations, "reset", "reset a GPU, a lost one too", "tesela sim reset 1")
+    reset.add_argument("--force", action="store_true", help="also with processes on it")
+    yield reset
+
+    reboot = _operation(operations, "reboot", "restart the node, or its driver", "tesela sim reboot --driver-only")
+    reboot.add_argument("--driver-only", dest="driver_only", action="store_true", help="the boot id stays")
+    yield reboot
+
+    next_gi = _gpu_operation(operations, "next-gi-id", "choose the next GPU instance's id", "tesela sim next-gi-id 0 7")
+    next_gi.add_argument("gi", type=int)
+    yield next_gi
+
+    fabric = _gpu_operation(operations, "fabric", "set what NVML says of the fabric", "tesela sim fabric 0 2")
+    fabric.add_argument("state", type=int, help="0 not supported, 1 not started, 2 in progress, 3 completed")
+    fabric.add_argument("--cluster-uuid", dest="cluster_uuid")
+    fabric.add_argument("--clique-id", dest="clique_id", type=int)
+    yield fabric
+
+
+def _operation(operations: Subparsers, name: str, does: str, example: str = "") -> argparse.ArgumentParser:
+    return operations.add_parser(
+        name,
+        help=does,
+        description=does,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"example:\n  {example or f'tesela sim {name}'} --socket /tmp/sim.sock",
+    )
+
+
+def _gpu_operation(operations: Subparsers, name: str, does: str, example: str) -> argparse.ArgumentParser:
+    parser = _operation(operations, name, does, example)
+    parser.add_argument("gpu", help="UUID, or index in PCI order")
+    return parser
+
+
+def _add_counts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", help="on this GPU only (UUID or index)")
+    parser.add_argument("--after", type=int, metavar="N", help="let N calls pass first")
+    parser.add_argument("--times", type=int, metavar="N", help="for N calls (default: 1)")
+    parser.add_argument("--forever", action="store_true", help="until released")
+
+
+def _code(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    name = text.upper().removeprefix("NVML_").removeprefix("ERROR_")
+    if name not in _CODES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no return code; known are {', '.join(_CODES)}")
+    return _CODES[name]

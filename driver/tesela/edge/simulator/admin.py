@@ -1,0 +1,248 @@
+"""What an operator does to a simulated machine over its socket: JSON objects with an `op`, as `tesela sim` sends them.
+
+NVML calls never come this way. Each operation checks its document strictly: DocumentError names the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar, get_args
+
+from tesela.core.errors import DocumentError, NvmlError
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.port import FabricInfo
+from tesela.edge.simulator.connection import Connections
+from tesela.edge.simulator.faults import Fault, Hang, Latency
+from tesela.edge.simulator.gpu import Process, ProcessKind
+from tesela.edge.simulator.machine import Machine
+from tesela.edge.simulator.state import MachineState
+from tesela.edge.simulator.wire import ADMIN, TEXT, Reader
+
+T = TypeVar("T")
+Document: TypeAlias = dict[str, Any]
+ADMIN_TIMEOUT_S: Final = 30.0
+
+
+class SimulatorAdmin:
+    """Sends admin operations to the simulator at `path`."""
+
+    def __init__(self, path: Path, *, timeout_s: float = ADMIN_TIMEOUT_S) -> None:
+        self._connections = Connections(path, timeout_s=timeout_s)
+
+    def send(self, document: Document) -> Document:
+        """The answer to `document`. DocumentError: the simulator refused it; NvmlError: it does not answer."""
+        payload = bytearray()
+        TEXT.put(payload, json.dumps(document))
+        response = self._connections.request(ADMIN, bytes(payload), "admin")
+        text = TEXT.take(Reader(response.payload))
+        if response.code == codes.INVALID_ARGUMENT:
+            raise DocumentError("", text)
+        if response.code != codes.SUCCESS:
+            raise NvmlError(response.code, "admin", text)
+        answer: Document = json.loads(text)
+        return answer
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connections.close()
+
+
+def perform_admin(machine: Machine, text: str) -> str:
+    """Does what the JSON `text` asks and returns the answer as JSON. DocumentError: it cannot be done."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise DocumentError("op", f"the request is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise DocumentError("op", "the request is no JSON object")
+    fields = _Fields(document)
+    operation = _OPERATIONS.get(fields.text("op"))
+    if operation is None:
+        raise DocumentError("op", f"unknown operation {document['op']!r}; known are {', '.join(_OPERATIONS)}")
+    answer = operation(machine, fields)
+    return json.dumps(answer if answer is not None else {"ok": True})
+
+
+def render_state(state: MachineState) -> Document:
+    """The machine as a JSON document: the field names of `state`, placements as start and size."""
+    return dataclasses.asdict(state)
+
+
+class _Fields:
+    """The fields of one request; what nobody took is unknown to that operation."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = dict(document)
+
+    def text(self, name: str) -> str:
+        value = self.optional_text(name)
+        if value is None:
+            raise DocumentError(name, "is missing")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return self._take(name, str)
+
+    def number(self, name: str) -> int:
+        value = self.optional_number(name)
+        if value is None:
+            raise DocumentError(name, "is missing")
+        return value
+
+    def optional_number(self, name: str) -> int | None:
+        value = self._take(name, int)
+        if isinstance(value, bool):
+            raise DocumentError(name, f"{value} is no number")
+        return value
+
+    def seconds(self, name: str) -> float:
+        value = self._take(name, object)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DocumentError(name, "is missing or no number of seconds")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        return bool(self._take(name, bool))
+
+    def finish(self) -> None:
+        if self._document:
+            raise DocumentError(min(self._document), "is unknown to this operation")
+
+    def _take(self, name: str, kind: type[T]) -> T | None:
+        value = self._document.pop(name, None)
+        if value is not None and not isinstance(value, kind):
+            raise DocumentError(name, f"{value!r} has the wrong type")
+        return value
+
+
+def _status(machine: Machine, fields: _Fields) -> Document:
+    fields.finish()
+    answer = render_state(machine.snapshot())
+    armed = [dataclasses.asdict(what) | {"kind": type(what).__name__.lower()} for what in machine.misbehaviours()]
+    return answer | {"misbehaviours": armed}
+
+
+def _fail(machine: Machine, fields: _Fields) -> None:
+    activation = fields.optional_number("activation_status")
+    code = fields.optional_number("code")
+    when = fields.optional_text("when") or "before"
+    if when not in {"before", "after"}:
+        raise DocumentError("when", f"{when!r} is neither before nor after")
+    fault = Fault(
+        function=fields.text("function"),
+        code=codes.SUCCESS if activation is not None else codes.UNKNOWN if code is None else code,
+        gpu=fields.optional_text("gpu"),
+        after=fields.optional_number("after") or 0,
+        times=None if fields.flag("forever") else fields.optional_number("times") or 1,
+        when="after" if when == "after" else "before",
+        activation_status=activation,
+    )
+    fields.finish()
+    machine.inject(fault)
+
+
+def _slow(machine: Machine, fields: _Fields) -> None:
+    latency = Latency(
+        function=fields.text("function"), seconds=fields.seconds("seconds"), gpu=fields.optional_text("gpu")
+    )
+    fields.finish()
+    machine.inject(latency)
+
+
+def _hang(machine: Machine, fields: _Fields) -> None:
+    hang = Hang(
+        function=fields.text("function"),
+        gpu=fields.optional_text("gpu"),
+        after=fields.optional_number("after") or 0,
+        times=None if fields.flag("forever") else fields.optional_number("times") or 1,
+    )
+    fields.finish()
+    machine.inject(hang)
+
+
+def _release(machine: Machine, fields: _Fields) -> None:
+    fields.finish()
+    machine.release()
+
+
+def _busy(machine: Machine, fields: _Fields) -> None:
+    kind = fields.optional_text("kind") or "compute"
+    kinds: tuple[ProcessKind, ...] = get_args(ProcessKind)
+    chosen = next((known for known in kinds if known == kind), None)
+    if chosen is None:
+        raise DocumentError("kind", f"{kind!r} is none of {', '.join(kinds)}")
+    process = Process(
+        pid=fields.number("pid"),
+        gi_id=fields.optional_number("gi"),
+        ci_id=fields.optional_number("ci"),
+        kind=chosen,
+        name=fields.optional_text("name") or "simulated",
+    )
+    gpu = fields.text("gpu")
+    fields.finish()
+    machine.add_process(gpu, process)
+
+
+def _idle(machine: Machine, fields: _Fields) -> None:
+    gpu, pid = fields.text("gpu"), fields.number("pid")
+    fields.finish()
+    machine.remove_process(gpu, pid)
+
+
+def _lose(machine: Machine, fields: _Fields) -> None:
+    gpu, absent = fields.text("gpu"), fields.flag("absent")
+    fields.finish()
+    machine.lose(gpu, absent=absent)
+
+
+def _reset(machine: Machine, fields: _Fields) -> None:
+    gpu, force = fields.text("gpu"), fields.flag("force")
+    fields.finish()
+    machine.reset(gpu, force=force)
+
+
+def _reboot(machine: Machine, fields: _Fields) -> None:
+    driver_only = fields.flag("driver_only")
+    fields.finish()
+    if driver_only:
+        machine.reload_driver()
+    else:
+        machine.reboot()
+
+
+def _next_gi_id(machine: Machine, fields: _Fields) -> None:
+    gpu, gi_id = fields.text("gpu"), fields.number("gi")
+    fields.finish()
+    machine.force_gi_id(gpu, gi_id)
+
+
+def _fabric(machine: Machine, fields: _Fields) -> None:
+    gpu = fields.text("gpu")
+    fabric = FabricInfo(
+        cluster_uuid=fields.optional_text("cluster_uuid") or "",
+        clique_id=fields.optional_number("clique_id") or 0,
+        state=fields.number("state"),
+    )
+    fields.finish()
+    if not codes.FABRIC_NOT_SUPPORTED <= fabric.state <= codes.FABRIC_COMPLETED:
+        raise DocumentError("state", f"{fabric.state} is outside 0..3")
+    machine.set_fabric(gpu, fabric)
+
+
+_OPERATIONS: Final[dict[str, Callable[[Machine, _Fields], Document | None]]] = {
+    "status": _status,
+    "fail": _fail,
+    "slow": _slow,
+    "hang": _hang,
+    "release": _release,
+    "busy": _busy,
+    "idle": _idle,
+    "lose": _lose,
+    "reset": _reset,
+    "reboot": _reboot,
+    "next-gi-id": _next_gi_id,
+    "fabric": _fabric,
+}

@@ -1,0 +1,273 @@
+"""The stand-in host tree of a simulated machine: the files under /proc, /sys and /dev that NVIDIA's driver shows.
+
+A driver under test reads them through its `--proc-root`, `--sys-root` and `--dev-root`. Capability files appear and
+vanish with the instances, before the NVML call that made them returns, as the kernel module does it. Device nodes are
+real character devices where the process may make them, and plain files elsewhere. Only files belong here, no MIG rules.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from tesela.core.errors import StartError
+from tesela.edge.simulator.gpu import MAX_COMPUTE_INSTANCES, Process
+from tesela.edge.simulator.machine import Machine
+from tesela.edge.simulator.models import MAX_GPU_INSTANCES
+from tesela.edge.simulator.spec import MAX_GPUS
+from tesela.edge.simulator.state import GpuState, MachineState
+
+NVIDIA_MAJOR: Final = 195
+CONTROL_MINOR: Final = 255
+CONFIG_CAPABILITY_MINOR: Final = 1
+MONITOR_CAPABILITY_MINOR: Final = 2
+_MARK: Final = ".tesela-host-tree"
+_PARTS: Final = ("proc", "sys", "dev", ".new")
+_OWNER_READ: Final = 0o400
+_CAPABILITY: Final = "DeviceFileMinor: {}\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    major: int
+    minor: int
+    mode: int = 0o666
+
+
+_Entry = _File | _Link | _Device
+
+
+def gpu_instance_capability_minor(gpu_minor: int, gi_id: int) -> int:
+    """The minor under nvidia-caps of a GPU instance: config 1, monitor 2, then 9 per instance, 135 per GPU."""
+    return 3 + 9 * MAX_GPU_INSTANCES * gpu_minor + 9 * gi_id
+
+
+def compute_instance_capability_minor(gpu_minor: int, gi_id: int, ci_id: int) -> int:
+    """The minor under nvidia-caps of a compute instance: it follows its GPU instance's."""
+    return gpu_instance_capability_minor(gpu_minor, gi_id) + 1 + ci_id
+
+
+class HostTree:
+    """Writes `machine` below `root` (`proc`, `sys`, `dev`) and follows every change of it.
+
+    `make_nodes`: None makes character devices where the process has the right, False never. An earlier tree below
+    `root` is replaced; StartError: `root` holds something else. OSError: `root` cannot be written.
+    """
+
+    def __init__(self, root: Path, machine: Machine, *, make_nodes: bool | None = None) -> None:
+        self.root = root
+        self.caps_major, self.uvm_major = _free_majors()
+        self._lock = threading.Lock()
+        self._written: dict[str, dict[PurePosixPath, _Entry]] = {}
+        _clear(root)
+        self.makes_nodes = self._can_make_nodes() if make_nodes is None else make_nodes
+        state = machine.snapshot()
+        self._restarted(state)
+        for gpu in state.gpus:
+            self._gpu_changed(gpu)
+        machine.on_restart.append(self._restarted)
+        machine.on_change.append(self._gpu_changed)
+
+    def _gpu_changed(self, gpu: GpuState) -> None:
+        self._write(gpu.uuid, dict(_gpu_entries(gpu, self.caps_major)))
+
+    def _restarted(self, state: MachineState) -> None:
+        entries = dict(_machine_entries(state, self.caps_major, self.uvm_major))
+        # A reloaded module shows as a new directory, so it is made anew even where its files stay equal.
+        with self._lock:
+            shutil.rmtree(self.root / "sys/module/nvidia", ignore_errors=True)
+            written = self._written.get("", {})
+            self._written[""] = {path: e for path, e in written.items() if "module" not in path.parts}
+        self._write("", entries)
+
+    def _write(self, owner: str, wanted: dict[PurePosixPath, _Entry]) -> None:
+        with self._lock:
+            written = self._written.get(owner, {})
+            for path in written.keys() - wanted.keys():
+                # Minors move between GPUs: what another owner has written there by now is not ours to remove.
+                if not any(path in entries for other, entries in self._written.items() if other != owner):
+                    self._remove(path)
+            for path, entry in wanted.items():
+                if written.get(path) != entry or not os.path.lexists(self.root / path):
+                    self._put(path, entry)
+            self._written[owner] = wanted
+
+    def _put(self, path: PurePosixPath, entry: _Entry) -> None:
+        target, fresh = self.root / path, self.root / ".new" / "entry"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        match entry:
+            case _File(text):
+                fresh.write_text(text, encoding="utf-8")
+            case _Link(link):
+                fresh.symlink_to(link)
+            case _Device(major, minor, mode) if self.makes_nodes:
+                os.mknod(fresh, stat.S_IFCHR | mode, os.makedev(major, minor))
+                fresh.chmod(mode)
+            case _Device():
+                fresh.touch()
+        fresh.replace(target)
+
+    def _remove(self, path: PurePosixPath) -> None:
+        (self.root / path).unlink(missing_ok=True)
+        for parent in path.parents:
+            if len(parent.parts) < 2 or any((self.root / parent).iterdir()):
+                return
+            (self.root / parent).rmdir()
+
+    def _can_make_nodes(self) -> bool:
+        probe = self.root / ".new" / "probe"
+        try:
+            os.mknod(probe, stat.S_IFCHR | _OWNER_READ, os.makedev(1, 3))
+        except PermissionError:
+            return False
+        probe.unlink()
+        return True
+
+
+def _clear(root: Path) -> None:
+    # Removing whole folders called proc, sys and dev: only where an earlier tree of ours left its mark.
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()) and not (root / _MARK).exists():
+        raise StartError(f"{root} is not empty and holds no earlier stand-in tree; give an empty folder")
+    (root / _MARK).touch()
+    for part in _PARTS:
+        if (root / part).exists():
+            shutil.rmtree(root / part)
+        (root / part).mkdir()
+
+
+def _machine_entries(state: MachineState, caps_major: int, uvm_major: int) -> Iterator[tuple[PurePosixPath, _Entry]]:
+    version = state.driver_version
+    banner = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  (simulated)\nGCC version:  none\n"
+    files = {
+        "proc/driver/nvidia/version": banner,
+        "proc/driver/nvidia/params": "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n",
+        "proc/driver/nvidia/capabilities/mig/config": _CAPABILITY.format(CONFIG_CAPABILITY_MINOR),
+        "proc/driver/nvidia/capabilities/mig/monitor": _CAPABILITY.format(MONITOR_CAPABILITY_MINOR),
+        "proc/driver/nvidia-caps/mig-minors": _mig_minors(),
+        "proc/devices": _devices(caps_major, uvm_major),
+        "proc/modules": "nvidia_uvm 1830912 0 - Live 0x0000000000000000\n"
+        "nvidia 103239680 1 nvidia_uvm, Live 0x0000000000000000\n",
+        "proc/sys/kernel/random/boot_id": f"{state.boot_id}\n",
+        "sys/module/nvidia/version": f"{version}\n",
+        "sys/module/nvidia/initstate": "live\n",
+        "sys/module/nvidia/refcnt": "1\n",
+    }
+    for path, text in files.items():
+        yield PurePosixPath(path), _File(text)
+    yield PurePosixPath("dev/nvidiactl"), _Device(NVIDIA_MAJOR, CONTROL_MINOR)
+    yield PurePosixPath("dev/nvidia-uvm"), _Device(uvm_major, 0)
+    yield PurePosixPath("dev/nvidia-uvm-tools"), _Device(uvm_major, 1)
+    for minor in (CONFIG_CAPABILITY_MINOR, MONITOR_CAPABILITY_MINOR):
+        yield _capability_node(minor), _Device(caps_major, minor, _OWNER_READ)
+
+
+def _gpu_entries(gpu: GpuState, caps_major: int) -> Iterator[tuple[PurePosixPath, _Entry]]:
+    if gpu.presence == "absent":
+        return
+    address = gpu.pci_bus_id[-12:].lower()
+    yield PurePosixPath("proc/driver/nvidia/gpus", address, "information"), _File(_information(gpu, address))
+    yield PurePosixPath("dev", f"nvidia{gpu.minor}"), _Device(NVIDIA_MAJOR, gpu.minor)
+    yield from _pci_entries(gpu, address)
+    capabilities = PurePosixPath(f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig")
+    for instance in gpu.instances:
+        folder = capabilities / f"gi{instance.gi_id}"
+        paths = {folder / "access": gpu_instance_capability_minor(gpu.minor, instance.gi_id)}
+        for compute in instance.compute_instances:
+            minor = compute_instance_capability_minor(gpu.minor, instance.gi_id, compute.ci_id)
+            paths[folder / f"ci{compute.ci_id}" / "access"] = minor
+        for path, minor in paths.items():
+            yield path, _File(_CAPABILITY.format(minor))
+            yield _capability_node(minor), _Device(caps_major, minor, 0o444)
+    for process in gpu.processes:
+        yield from _process_entries(process, gpu)
+
+
+def _pci_entries(gpu: GpuState, address: str) -> Iterator[tuple[PurePosixPath, _Entry]]:
+    if gpu.pcie_root is None:
+        # Where the root is unknown the link does not lead through one, as in some virtual machines.
+        device = PurePosixPath("sys/devices/platform", address)
+    else:
+        bridge = f"{gpu.pcie_root.removeprefix('pci')}:01.0"
+        device = PurePosixPath("sys/devices", gpu.pcie_root, bridge, address)
+    numa_node = -1 if gpu.numa_node is None else gpu.numa_node
+    texts = {"numa_node": str(numa_node), "vendor": "0x10de", "class": "0x030200"}
+    texts["device"] = f"0x{gpu.pci_device_id:04x}"
+    for name, text in texts.items():
+        yield device / name, _File(f"{text}\n")
+    link = PurePosixPath("sys/bus/pci/devices", address)
+    yield link, _Link(str(PurePosixPath("../../..") / device.relative_to("sys")))
+
+
+def _process_entries(process: Process, gpu: GpuState) -> Iterator[tuple[PurePosixPath, _Entry]]:
+    folder = PurePosixPath("proc", str(process.pid))
+    yield folder / "comm", _File(f"{process.name[:15]}\n")
+    yield folder / "cmdline", _File(f"{process.name}\0")
+    # One descriptor number per minor, so that a process on two GPUs keeps both.
+    yield folder / "fd" / str(10 + gpu.minor), _Link(f"/dev/nvidia{gpu.minor}")
+
+
+def _information(gpu: GpuState, address: str) -> str:
+    return (
+        f"Model: \t\t {gpu.product_name}\n"
+        f"GPU UUID: \t {gpu.uuid}\n"
+        "Bus Type: \t PCIe\n"
+        f"Bus Location: \t {address}\n"
+        f"Device Minor: \t {gpu.minor}\n"
+        "GPU Excluded:\t No\n"
+    )
+
+
+def _devices(caps_major: int, uvm_major: int) -> str:
+    rows = [
+        (NVIDIA_MAJOR, "nvidia"),
+        (NVIDIA_MAJOR, "nvidiactl"),
+        (caps_major, "nvidia-caps"),
+        (uvm_major, "nvidia-uvm"),
+    ]
+    lines = "".join(f"{major:3d} {name}\n" for major, name in [(1, "mem"), *rows])
+    return f"Character devices:\n{lines}\nBlock devices:\n  7 loop\n"
+
+
+def _mig_minors() -> str:
+    lines = [f"config {CONFIG_CAPABILITY_MINOR}", f"monitor {MONITOR_CAPABILITY_MINOR}"]
+    for gpu in range(MAX_GPUS):
+        for gi in range(MAX_GPU_INSTANCES):
+            lines.append(f"gpu{gpu}/gi{gi}/access {gpu_instance_capability_minor(gpu, gi)}")
+            lines.extend(
+                f"gpu{gpu}/gi{gi}/ci{ci}/access {compute_instance_capability_minor(gpu, gi, ci)}"
+                for ci in range(MAX_COMPUTE_INSTANCES)
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _capability_node(minor: int) -> PurePosixPath:
+    return PurePosixPath(f"dev/nvidia-caps/nvidia-cap{minor}")
+
+
+def _free_majors() -> tuple[int, int]:
+    # A node of the stand-in tree may reach a container: its major must not belong to a driver of this machine.
+    try:
+        text = Path("/proc/devices").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    taken = {int(words[0]) for line in text.splitlines() if (words := line.split()) and words[0].isdecimal()}
+    free = [major for major in range(510, 384, -1) if major not in taken]
+    return free[0], free[1]

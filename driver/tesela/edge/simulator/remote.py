@@ -1,0 +1,168 @@
+"""`RemoteNvml`: the NVML port over the socket of `tesela sim serve`, so that GPUs outlive the driver that uses them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tesela.core.errors import DocumentError, NvmlError
+from tesela.core.model import Placement
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.functions import FUNCTIONS
+from tesela.edge.nvml.port import (
+    ComputeInstanceInfo,
+    ComputeInstanceProfileInfo,
+    FabricInfo,
+    GpuInstanceInfo,
+    GpuInstanceProfileInfo,
+    MemoryInfo,
+    MigMode,
+    PciInfo,
+    ProcessInfo,
+)
+from tesela.edge.simulator import calls
+from tesela.edge.simulator.calls import Call
+from tesela.edge.simulator.connection import Connections
+from tesela.edge.simulator.wire import TEXT, Reader
+
+R = TypeVar("R")
+CALL_TIMEOUT_S: Final = 120.0
+"""Longer than any watchdog: a hanging call is the watchdog's to report, this only ends the thread that waits for it."""
+
+
+class RemoteNvml:
+    """NVML answered by another process; safe to call from many threads, which then wait independently."""
+
+    def __init__(self, path: Path, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._connections = Connections(path, timeout_s=timeout_s)
+        self._inits = 0
+        self._lock = threading.Lock()
+
+    def init(self) -> None:
+        self._send(calls.INIT)
+        with self._lock:
+            self._inits += 1
+
+    def shutdown(self) -> None:
+        self._call(calls.SHUTDOWN)
+        with self._lock:
+            self._inits -= 1
+            last = not self._inits
+        if last:
+            self._connections.close()
+
+    def get_driver_version(self) -> str:
+        return self._call(calls.GET_DRIVER_VERSION)
+
+    def get_cuda_driver_version(self) -> int:
+        return self._call(calls.GET_CUDA_DRIVER_VERSION)
+
+    def get_device_count(self) -> int:
+        return self._call(calls.GET_DEVICE_COUNT)
+
+    def get_uuid(self, index: int) -> str:
+        return self._call(calls.GET_UUID, index)
+
+    def get_index(self, gpu_uuid: str) -> int:
+        return self._call(calls.GET_INDEX, gpu_uuid)
+
+    def get_minor_number(self, gpu_uuid: str) -> int:
+        return self._call(calls.GET_MINOR_NUMBER, gpu_uuid)
+
+    def get_name(self, gpu_uuid: str) -> str:
+        return self._call(calls.GET_NAME, gpu_uuid)
+
+    def get_brand(self, gpu_uuid: str) -> int:
+        return self._call(calls.GET_BRAND, gpu_uuid)
+
+    def get_architecture(self, gpu_uuid: str) -> int:
+        return self._call(calls.GET_ARCHITECTURE, gpu_uuid)
+
+    def get_cuda_compute_capability(self, gpu_uuid: str) -> tuple[int, int]:
+        return self._call(calls.GET_CUDA_COMPUTE_CAPABILITY, gpu_uuid)
+
+    def get_pci_info(self, gpu_uuid: str) -> PciInfo:
+        return self._call(calls.GET_PCI_INFO, gpu_uuid)
+
+    def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
+        return self._call(calls.GET_MEMORY_INFO, gpu_uuid)
+
+    def get_addressing_mode(self, gpu_uuid: str) -> str:
+        return self._call(calls.GET_ADDRESSING_MODE, gpu_uuid)
+
+    def get_virtualization_mode(self, gpu_uuid: str) -> int:
+        return self._call(calls.GET_VIRTUALIZATION_MODE, gpu_uuid)
+
+    def get_fabric_info(self, gpu_uuid: str) -> FabricInfo:
+        return self._call(calls.GET_FABRIC_INFO, gpu_uuid)
+
+    def get_field_values(self, gpu_uuid: str, field_ids: Sequence[int]) -> tuple[int | None, ...]:
+        return self._call(calls.GET_FIELD_VALUES, gpu_uuid, tuple(field_ids))
+
+    def get_mig_mode(self, gpu_uuid: str) -> MigMode:
+        return self._call(calls.GET_MIG_MODE, gpu_uuid)
+
+    def set_mig_mode(self, gpu_uuid: str, mode: int) -> int:
+        return self._call(calls.SET_MIG_MODE, gpu_uuid, mode)
+
+    def get_gpu_instance_profile_info(self, gpu_uuid: str, profile_enum: int) -> GpuInstanceProfileInfo:
+        return self._call(calls.GET_GPU_INSTANCE_PROFILE_INFO, gpu_uuid, profile_enum)
+
+    def get_gpu_instance_possible_placements(self, gpu_uuid: str, profile_id: int) -> tuple[Placement, ...]:
+        return self._call(calls.GET_GPU_INSTANCE_POSSIBLE_PLACEMENTS, gpu_uuid, profile_id)
+
+    def get_gpu_instance_remaining_capacity(self, gpu_uuid: str, profile_id: int) -> int:
+        return self._call(calls.GET_GPU_INSTANCE_REMAINING_CAPACITY, gpu_uuid, profile_id)
+
+    def create_gpu_instance(self, gpu_uuid: str, profile_id: int, placement: Placement) -> GpuInstanceInfo:
+        return self._call(calls.CREATE_GPU_INSTANCE, gpu_uuid, profile_id, placement)
+
+    def get_gpu_instances(self, gpu_uuid: str, profile_id: int) -> tuple[GpuInstanceInfo, ...]:
+        return self._call(calls.GET_GPU_INSTANCES, gpu_uuid, profile_id)
+
+    def get_gpu_instance_by_id(self, gpu_uuid: str, gi_id: int) -> GpuInstanceInfo:
+        return self._call(calls.GET_GPU_INSTANCE_BY_ID, gpu_uuid, gi_id)
+
+    def destroy_gpu_instance(self, gpu_uuid: str, gi_id: int) -> None:
+        self._call(calls.DESTROY_GPU_INSTANCE, gpu_uuid, gi_id)
+
+    def get_compute_instance_profile_info(
+        self, gpu_uuid: str, gi_id: int, profile_enum: int
+    ) -> ComputeInstanceProfileInfo:
+        return self._call(calls.GET_COMPUTE_INSTANCE_PROFILE_INFO, gpu_uuid, gi_id, profile_enum)
+
+    def create_compute_instance(self, gpu_uuid: str, gi_id: int, profile_id: int) -> ComputeInstanceInfo:
+        return self._call(calls.CREATE_COMPUTE_INSTANCE, gpu_uuid, gi_id, profile_id)
+
+    def get_compute_instances(self, gpu_uuid: str, gi_id: int, profile_id: int) -> tuple[ComputeInstanceInfo, ...]:
+        return self._call(calls.GET_COMPUTE_INSTANCES, gpu_uuid, gi_id, profile_id)
+
+    def destroy_compute_instance(self, gpu_uuid: str, gi_id: int, ci_id: int) -> None:
+        self._call(calls.DESTROY_COMPUTE_INSTANCE, gpu_uuid, gi_id, ci_id)
+
+    def get_compute_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
+        return self._call(calls.GET_COMPUTE_RUNNING_PROCESSES, gpu_uuid)
+
+    def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
+        return self._call(calls.GET_GRAPHICS_RUNNING_PROCESSES, gpu_uuid)
+
+    def _call(self, call: Call[R], *arguments: Any) -> R:
+        if not self._inits:
+            raise NvmlError(codes.UNINITIALIZED, FUNCTIONS[call.method], codes.TEXTS[codes.UNINITIALIZED])
+        return self._send(call, *arguments)
+
+    def _send(self, call: Call[R], *arguments: Any) -> R:
+        function = FUNCTIONS[call.method]
+        try:
+            payload = call.render_arguments(arguments)
+        except DocumentError as error:
+            raise NvmlError(codes.INVALID_ARGUMENT, function, str(error)) from error
+        response = self._connections.request(call.opcode, payload, function)
+        try:
+            if response.code != codes.SUCCESS:
+                raise NvmlError(response.code, function, TEXT.take(Reader(response.payload)))
+            return call.parse_result(response.payload)
+        except DocumentError as error:
+            raise NvmlError(codes.UNKNOWN, function, f"the simulator's answer cannot be read: {error}") from error

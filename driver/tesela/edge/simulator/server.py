@@ -1,0 +1,191 @@
+"""The simulator as a process of its own: NVML and admin requests over a Unix socket, one thread per connection.
+
+A bad frame ends its connection and nothing else; a bad payload is answered. The GPUs live in the machine, so clients
+may die at any time. What the bytes mean is in `wire`, `calls` and `admin`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from tesela.core.errors import DocumentError, NvmlError, StartError
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.admin import perform_admin
+from tesela.edge.simulator.calls import CALLS, INIT, SHUTDOWN, Call
+from tesela.edge.simulator.machine import Machine
+from tesela.edge.simulator.nvml import SimulatedNvml
+from tesela.edge.simulator.wire import (
+    ADMIN,
+    HELLO,
+    MAGIC,
+    TEXT,
+    U16,
+    VERSION,
+    Reader,
+    Request,
+    Response,
+    parse_request,
+    read_frame,
+    render_response,
+)
+
+MAX_CONNECTIONS: Final = 256
+FRAME_TIMEOUT_S: Final = 10.0
+"""For the rest of a frame that has begun, and for sending an answer; a silent peer may stay connected."""
+_MAX_SOCKET_PATH: Final = 107
+_LOG: Final = logging.getLogger(__name__)
+
+
+class SimulatorServer:
+    """Serves `machine` at the Unix socket `path` from `start` to `stop`. StartError: the path cannot be used."""
+
+    def __init__(self, machine: Machine, path: Path) -> None:
+        self.machine = machine
+        self.path = path
+        self._nvml = SimulatedNvml(machine)
+        self._nvml.init()
+        self._listener: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._accepting: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Binds the socket (mode 0600) and answers from now on; a leftover socket that nobody serves is replaced."""
+        if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH:
+            raise StartError(f"socket path {self.path} is longer than {_MAX_SOCKET_PATH} bytes; choose a shorter one")
+        _remove_leftover(self.path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(self.path))
+            self.path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+            listener.listen(64)
+        except OSError as error:
+            listener.close()
+            raise StartError(f"cannot serve at {self.path}: {error}; choose another --socket") from error
+        self._listener = listener
+        self._accepting = threading.Thread(target=self._accept, args=(listener,), name="sim-accept", daemon=True)
+        self._accepting.start()
+
+    def stop(self) -> None:
+        """Closes every connection and removes the socket; hung calls are released so that their threads end."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        self.machine.release()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        with self._lock:
+            open_now = list(self._open)
+        for connection in open_now:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.path.unlink(missing_ok=True)
+        if self._accepting is not None:
+            self._accepting.join(timeout=FRAME_TIMEOUT_S)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                full = len(self._open) >= MAX_CONNECTIONS
+                if not full:
+                    self._open.add(connection)
+            if full:
+                _LOG.warning("refused a connection: %d are open", MAX_CONNECTIONS)
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="sim-serve", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                greeted = False
+                while (body := read_frame(connection, wait_s=None, body_s=FRAME_TIMEOUT_S)) is not None:
+                    request = parse_request(body)
+                    response = self._answer(request) if greeted else _greet(request, self.machine)
+                    connection.settimeout(FRAME_TIMEOUT_S)
+                    connection.sendall(render_response(response))
+                    if not greeted and response.code != codes.SUCCESS:
+                        return
+                    greeted = True
+        except (OSError, DocumentError) as error:
+            _LOG.info("a client's connection ended: %s", error)
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+
+    def _answer(self, request: Request) -> Response:
+        try:
+            payload = self._result(request)
+        except NvmlError as error:
+            return _refusal(request, error.code, error.text)
+        except DocumentError as error:
+            return _refusal(request, codes.INVALID_ARGUMENT, str(error))
+        return Response(request_id=request.request_id, code=codes.SUCCESS, payload=payload)
+
+    def _result(self, request: Request) -> bytes:
+        if request.opcode == ADMIN:
+            reader, out = Reader(request.payload), bytearray()
+            text = TEXT.take(reader)
+            reader.finish()
+            TEXT.put(out, perform_admin(self.machine, text))
+            return bytes(out)
+        call = CALLS.get(request.opcode)
+        if call is None:
+            raise NvmlError(codes.FUNCTION_NOT_FOUND, f"{request.opcode:#06x}", codes.TEXTS[codes.FUNCTION_NOT_FOUND])
+        return call.render_result(self._perform(call, call.parse_arguments(request.payload)))
+
+    def _perform(self, call: Call[Any], arguments: tuple[Any, ...]) -> Any:
+        # Clients count their own nvmlInit: one that dies cannot give its count back.
+        if call is INIT or call is SHUTDOWN:
+            return self.machine.perform(call.method, None, lambda: None)
+        return getattr(self._nvml, call.method)(*arguments)
+
+
+def _greet(request: Request, machine: Machine) -> Response:
+    reader = Reader(request.payload)
+    if request.opcode != HELLO or reader.take(len(MAGIC)) != MAGIC:
+        return _refusal(request, codes.INVALID_ARGUMENT, "the first frame must be a hello that begins with TSIM")
+    lowest, highest = U16.take(reader), U16.take(reader)
+    if not lowest <= VERSION <= highest:
+        text = f"this simulator speaks version {VERSION}, the client {lowest} to {highest}"
+        return _refusal(request, codes.ARGUMENT_VERSION_MISMATCH, text)
+    payload = bytearray()
+    U16.put(payload, VERSION)
+    TEXT.put(payload, machine.spec.driver_version)
+    return Response(request_id=request.request_id, code=codes.SUCCESS, payload=bytes(payload))
+
+
+def _refusal(request: Request, code: int, text: str) -> Response:
+    payload = bytearray()
+    TEXT.put(payload, text)
+    return Response(request_id=request.request_id, code=code, payload=bytes(payload))
+
+
+def _remove_leftover(path: Path) -> None:
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise StartError(f"{path} exists and is no socket; remove it or choose another --socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StartError(f"cannot tell whether {path} is in use: {error}; choose another --socket") from error
+        else:
+            raise StartError(f"another simulator serves {path}; stop it or choose another --socket")
