@@ -74,12 +74,13 @@ def test_a_call_that_does_not_end_holds_stop_no_longer_than_its_grace(server, cl
         call = pod.submit(client.prepare, [claim("u1")])
         assert node_service.entered.acquire(timeout=10)
         begin = time.monotonic()
-        server.stop(grace_s=0.2)
+        ended = server.stop(grace_s=0.2)
         elapsed_s = time.monotonic() - begin
         node_service.gate.set()
         with pytest.raises(TryAgain):
             call.result()
     assert elapsed_s < 5
+    assert not ended
 
 
 def test_wait_tells_whether_the_server_ended(server):

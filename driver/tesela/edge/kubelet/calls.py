@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import grpc
@@ -27,15 +29,35 @@ class Calls:
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
+        self._lock = threading.Lock()
+        self._under_way = 0
+
+    @property
+    def under_way(self) -> int:
+        """Calls that are inside the node service now, cancelled ones too."""
+        with self._lock:
+            return self._under_way
 
     def prepare(self, messages: Iterable[ClaimMessage], context: grpc.ServicerContext) -> dict[str, PrepareResult]:
         """By claim UID, one entry for each claim asked for and no other; never raises for a claim's sake."""
-        answers = _answer("prepare", messages, context, self._service.prepare, lambda text: Refusal(message=text))
+        with self._counted():
+            answers = _answer("prepare", messages, context, self._service.prepare, lambda text: Refusal(message=text))
         return dict(answers)
 
     def unprepare(self, messages: Iterable[ClaimMessage], context: grpc.ServicerContext) -> dict[str, str | None]:
         """By claim UID, one entry for each claim asked for: None for success."""
-        return _answer("unprepare", messages, context, self._service.unprepare, lambda text: text)
+        with self._counted():
+            return _answer("unprepare", messages, context, self._service.unprepare, lambda text: text)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
 
 
 class DraV1(v1_grpc.DRAPluginServicer):

@@ -72,7 +72,7 @@ class SocketListener:
         self._published = None
 
     def close(self, grace_s: float) -> bool:
-        """Refuses new calls, gives those under way `grace_s`, then cancels them; False if that did not end them.
+        """Refuses new calls, gives those under way `grace_s`, then cancels them; False if gRPC did not end.
 
         A cancelled call's thread runs on until its handler returns; the answer is dropped.
         """

@@ -63,7 +63,7 @@ class KubeletServer:
         self._service = SocketListener(self.service_socket, workers=_SERVICE_WORKERS, role="service")
         # A server and threads of its own: sixteen slow prepares must not make the kubelet's GetInfo time out.
         self._registrar = SocketListener(self.registrar_socket, workers=_REGISTRAR_WORKERS, role="registrar")
-        calls = Calls(service)
+        self._calls = calls = Calls(service)
         v1_grpc.add_DRAPluginServicer_to_server(DraV1(calls), self._service.server)  # type: ignore[no-untyped-call]
         v1beta1_grpc.add_DRAPluginServicer_to_server(  # type: ignore[no-untyped-call]
             DraV1beta1(calls), self._service.server
@@ -93,16 +93,17 @@ class KubeletServer:
         self._watch.start()
 
     def stop(self, grace_s: float = 30.0) -> bool:
-        """Takes the registrar away, then lets calls under way end for `grace_s`; False if some had to be cut off.
+        """Takes the registrar away, then lets calls under way end for `grace_s`; False if some go on even then.
 
-        Safe to call twice and without `start`.
+        Their callers are cut off, but their threads run until the node service returns, and the interpreter waits for
+        them at its exit: a process that gets False and must end calls os._exit. Safe to call twice and without `start`.
         """
         self._ended.set()
         self._registrar.close(_REGISTRAR_GRACE_S)
         ended = self._service.close(grace_s)
         if self._watch.ident is not None and self._watch is not threading.current_thread():
             self._watch.join(_WATCH_INTERVAL_S)
-        return ended
+        return ended and self._calls.under_way == 0
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether the server has ended within `timeout_s`: stopped, or failed, and then `failure` holds why."""
