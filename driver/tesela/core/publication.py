@@ -44,9 +44,13 @@ class DeleteSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceSlice:
-    """Replace with this object, which carries the resource version that was read."""
+    """Replace with this object, which carries the resource version that was read.
+
+    `had_counters`: the stored slice has counters already, which a server keeps on update even with the gate off.
+    """
 
     obj: Json
+    had_counters: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,8 @@ def plan_publication(existing: Iterable[Json], desired: Pool, node: NodeRef) -> 
         if current is None:
             actions.append(CreateSlice(obj=_render_object(index, spec, node)))
         elif _differs(current, spec, node):
-            actions.append(ReplaceSlice(obj=_render_replacement(current, spec, node)))
+            had_counters = bool(current["spec"].get("sharedCounters")) or _consumes(current["spec"])
+            actions.append(ReplaceSlice(obj=_render_replacement(current, spec, node), had_counters=had_counters))
     return tuple(actions)
 
 

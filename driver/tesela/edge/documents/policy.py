@@ -1,0 +1,102 @@
+"""The operator's policy file: what each GPU offers. YAML, read once at start, decoded strictly.
+
+    version: 1
+    rules:
+      - uuid: GPU-5b5e0a3c-2f8c-4f39-9d5c-0d6c2f3b7a11
+        mode: static
+      - number: 3            # gpu-3
+        mode: ignore
+      - product: "NVIDIA A100*"
+        mode: onDemand
+        allowedProfiles: [1g.5gb, 3g.20gb]
+
+The first rule that matches a GPU decides; a GPU that no rule names gets `onDemand`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tesela.core.errors import DocumentError
+from tesela.core.model import Shape
+from tesela.core.shape import Policy, PolicyRule
+
+VERSION: Final = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Rule(_Strict):
+    mode: Literal["whole", "onDemand", "static", "ignore"]
+    product: str | None = Field(default=None, min_length=1)
+    uuid: str | None = Field(default=None, pattern=r"^GPU-[0-9A-Za-z-]+$")
+    number: int | None = Field(default=None, ge=0)
+    allowed_profiles: list[str] | None = Field(default=None, alias="allowedProfiles", min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> _Rule:
+        if sum(given is not None for given in (self.product, self.uuid, self.number)) > 1:
+            raise ValueError("give one of product, uuid and number, or none of them for every GPU")
+        if self.allowed_profiles is not None and self.mode not in {"onDemand", "static"}:
+            raise ValueError(
+                f"allowedProfiles has no meaning with mode {self.mode}: remove it, or use onDemand or static"
+            )
+        return self
+
+
+class _Document(_Strict):
+    version: int
+    rules: list[_Rule]
+
+
+def decode_policy(text: str | bytes) -> Policy:
+    """The policy in a YAML file. `DocumentError` names the field and says what is allowed there."""
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DocumentError("", f"this is no YAML: {_locate(error)}") from error
+    if not isinstance(document, dict):
+        raise DocumentError("", "a policy file is a map with the fields version and rules")
+    version = document.get("version")
+    if "version" in document and version != VERSION:
+        raise DocumentError("version", f"this release reads version {VERSION}, not {version!r}")
+    try:
+        decoded = _Document.model_validate(document)
+    except ValidationError as error:
+        raise _explain(error) from error
+    return Policy(rules=tuple(_plan_rule(rule) for rule in decoded.rules))
+
+
+def _plan_rule(rule: _Rule) -> PolicyRule:
+    return PolicyRule(
+        mode=Shape(rule.mode),
+        product=rule.product,
+        uuid=rule.uuid,
+        number=rule.number,
+        allowed_profiles=None if rule.allowed_profiles is None else tuple(rule.allowed_profiles),
+    )
+
+
+def _explain(error: ValidationError) -> DocumentError:
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    match first["type"]:
+        case "extra_forbidden":
+            return DocumentError(path, "unknown field: check its spelling and remove it")
+        case "missing":
+            return DocumentError(path, "this field is required")
+        case "value_error":
+            return DocumentError(path, first["msg"].removeprefix("Value error, "))
+        case _:
+            return DocumentError(path, f"{first['msg']}; {first['input']!r} was given")
+
+
+def _locate(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or "unreadable"
+    return f"line {mark.line + 1}: {problem}" if mark else str(problem)
