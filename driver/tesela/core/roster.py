@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tesela.core.errors import StateError, TryAgain
 from tesela.core.model import Gpu, Inventory
+from tesela.core.record import ClaimRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,3 +115,22 @@ def _plan_known(old: KnownGpu, gpu: Gpu | None, *, raised: bool, survives: bool)
 
 def _lowest_free(taken: set[int]) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
+def plan_forget(roster: Roster, records: Iterable[ClaimRecord], gpu: str) -> Roster:
+    """The roster without one GPU, named by its UUID or as `gpu-N`; its number is free again.
+
+    StateError where the roster does not know it. TryAgain while it is present (it would come straight back) or while a
+    claim holds one of its devices, which must stay published until then (invariant 6).
+    """
+    known = next((one for one in roster.gpus if gpu in {one.gpu.uuid, one.name}), None)
+    if known is None:
+        names = ", ".join(f"{one.name} ({one.gpu.uuid})" for one in roster.gpus) or "none"
+        raise StateError(f"this node knows no GPU {gpu!r}; it knows: {names}")
+    label = f"{known.name} ({known.gpu.uuid})"
+    if known.present:
+        raise TryAgain(f"{label} is present and would come straight back: to hide it, set it to ignore in the policy")
+    holders = [str(record.claim) for record in records if known.gpu.uuid in record.gpu_uuids]
+    if holders:
+        raise TryAgain(f"{label} is held by claim {', '.join(holders)}: delete the pods that use it, then forget it")
+    return replace(roster, gpus=tuple(one for one in roster.gpus if one is not known))
