@@ -21,6 +21,7 @@ from tesela.core.record import ClaimRecord, RecordedDevice
 Json: TypeAlias = dict[str, Any]
 
 CDI_VERSION: Final = "0.5.0"
+CDI_VERSION_WITH_ANNOTATIONS: Final = "0.6.0"
 CDI_KIND: Final = "k8s.gpu.nvidia.com/claim"
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Z0-9]")
 
@@ -41,7 +42,7 @@ class DeviceNode:
     host_path: str | None = None
 
 
-def list_cdi_device_names(record: ClaimRecord) -> tuple[str, ...]:
+def render_cdi_names(record: ClaimRecord) -> tuple[str, ...]:
     """The CDI device name of every result, parallel to `record.devices`: `<claim UID>-<device>`.
 
     A device that stands in the claim more than once (admin access, shares) gets `.2`, `.3` from its second result on: a
@@ -56,13 +57,13 @@ def list_cdi_device_names(record: ClaimRecord) -> tuple[str, ...]:
     return tuple(names)
 
 
-def list_cdi_ids(record: ClaimRecord) -> dict[tuple[str, str], tuple[str, ...]]:
+def render_cdi_ids(record: ClaimRecord) -> dict[tuple[str, str], tuple[str, ...]]:
     """The qualified CDI ids by (request, device), as `record.render_answer` takes them.
 
     Where one request holds two shares of one device, both answer with the first one's id: their edits are equal.
     """
     ids: dict[tuple[str, str], tuple[str, ...]] = {}
-    for device, name in zip(record.devices, list_cdi_device_names(record), strict=True):
+    for device, name in zip(record.devices, render_cdi_names(record), strict=True):
         ids.setdefault((device.request, device.device), (f"{CDI_KIND}={name}",))
     return ids
 
@@ -73,17 +74,19 @@ def render_claim_cdi(
     common_nodes: Sequence[DeviceNode],
     device_nodes: Sequence[Sequence[DeviceNode]],
     metadata_paths: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
 ) -> Json:
     """The CDI document of a claim whose partitions live.
 
     `common_nodes` go to every container of the claim, `device_nodes` (parallel to `record.devices`, none empty) to
     those that were given that device. `metadata_paths` maps base request names to their metadata files on the host;
-    a request without one gets no mount. StateError where a partition has no UUID yet.
+    a request without one gets no mount. `annotations` stand on the document, for our own use. StateError where a
+    partition has no UUID yet.
     """
     environment = {request: _render_environment(record, request) for request in _base_requests(record)}
     mounted: set[str] = set()
     devices = []
-    for device, name, nodes in zip(record.devices, list_cdi_device_names(record), device_nodes, strict=True):
+    for device, name, nodes in zip(record.devices, render_cdi_names(record), device_nodes, strict=True):
         if not nodes:
             raise StateError(f"claim {record.claim}: device {device.device} has no device node, so no CDI device")
         edits: Json = {"deviceNodes": [_render_node(node) for node in nodes], "env": environment[device.base_request]}
@@ -95,7 +98,10 @@ def render_claim_cdi(
     common: Json = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
     if common_nodes:
         common["deviceNodes"] = [_render_node(node) for node in common_nodes]
-    return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices, "containerEdits": common}
+    document: Json = {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices, "containerEdits": common}
+    if annotations:
+        document |= {"cdiVersion": CDI_VERSION_WITH_ANNOTATIONS, "annotations": dict(annotations)}
+    return document
 
 
 def get_uuid(record: ClaimRecord, device: RecordedDevice) -> str:

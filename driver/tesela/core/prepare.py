@@ -146,7 +146,8 @@ def _resolve(ref: ClaimRef, result: AllocatedResult, roster: Roster, pool: str) 
             return Wanted(result=result, known=known, profile=None, placement=None)
         case PartitionName():
             profile = next((p for p in known.gpu.profiles if p.profile_id == name.profile_id), None)
-            placement = profile and next((p for p in profile.placements if p.start == name.start), None)
+            placements = profile.placements if profile is not None else ()
+            placement = next((p for p in placements if p.start == name.start), None)
             if profile is None or placement is None:
                 _refuse(
                     ref,

@@ -111,16 +111,18 @@ class Lookout:
 
 
 def _looks_emptied(known: KnownGpu, records: Sequence[ClaimRecord], live: Sequence[LivePartition]) -> bool:
-    """Whether the GPU has recorded partitions of this generation and none of them lives."""
+    """Whether the GPU has prepared partitions of this generation and none of them lives.
+
+    A half-done claim is no witness: its instance may stand without the compute instance whose UUID was recorded.
+    """
+    prepared = [record for record in records if record.state is ClaimState.PREPARED]
     uuids = {one.mig_uuid for one in live if one.gpu_uuid == known.gpu.uuid}
-    recorded = [partition.mig_uuid for partition in _list_recorded(known, records)]
+    recorded = [partition.mig_uuid for partition in _list_recorded(known, prepared)]
     return bool(recorded) and not any(uuid in uuids for uuid in recorded)
 
 
 def _list_recorded(known: KnownGpu, records: Sequence[ClaimRecord]) -> Iterator[RecordedPartition]:
     for record in records:
-        if record.state is not ClaimState.PREPARED:
-            continue
         for device in record.devices_on(known.gpu.uuid):
             if device.generation == known.generation and not device.admin_access:
                 yield from (partition for partition in device.partitions if partition.mig_uuid is not None)

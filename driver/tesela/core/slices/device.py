@@ -36,7 +36,7 @@ def render_device(device: OfferedDevice, offer: GpuOffer, roster: Roster) -> Jso
     capacity = plan_capacity(partition.profile) if partition else plan_gpu_capacity(known.gpu)
     rendered: Json = {
         "name": device.name,
-        "attributes": _render_attributes(device, known, roster),
+        "attributes": render_attributes(device, known, roster),
         "capacity": {name: {"value": render_integer(value)} for name, value in capacity.items()},
     }
     if offer.counted:
@@ -50,7 +50,8 @@ def render_device(device: OfferedDevice, offer: GpuOffer, roster: Roster) -> Jso
     return rendered
 
 
-def _render_attributes(device: OfferedDevice, known: KnownGpu, roster: Roster) -> Json:
+def render_attributes(device: OfferedDevice, known: KnownGpu, roster: Roster) -> Json:
+    """The attributes of a device, also for the metadata file that its workload reads."""
     gpu, partition = known.gpu, device.partition
     texts = {
         "type": "mig" if partition else "gpu",

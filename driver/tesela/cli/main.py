@@ -1,0 +1,77 @@
+"""The `tesela` command: finds the verb, imports its file alone, runs it, and turns errors into one line.
+
+A verb is a module `tesela.cli.<verb>` with `add_arguments(parser)` and `run(args) -> int`. Only the named verb is
+imported, so that `tesela --help` answers at once and a verb that reads a file does not load a Kubernetes client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from tesela import __version__
+from tesela.core.errors import TeselaError
+
+VERBS: Final[dict[str, str]] = {
+    "plugin": "run the node driver: publish this node's GPUs and serve the kubelet",
+    "demo": "the main job on a simulated DGX in this process: no root, no GPU, no cluster",
+    "sim": "run or act on the NVML simulator",
+    "forget": "drop a GPU that is gone for good from this node's roster",
+}
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+_EPILOG: Final = """\
+exit codes:
+  0    done
+  1    failed; one line on stderr says why and what to do
+  2    wrong usage
+  130  interrupted
+
+example:
+  tesela demo
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; wrong usage raises SystemExit(2), as argparse does."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parse(arguments)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does: not worth a traceback.
+        sys.stderr.close()
+        return EXIT_FAILED
+    except TeselaError as error:
+        print(f"tesela {args.verb}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tesela",
+        description="A DRA driver for NVIDIA GPUs and MIG partitions.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tesela {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for verb, summary in VERBS.items():
+        verb_parser = verbs.add_parser(
+            verb, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if verb == named:
+            module = importlib.import_module(f"tesela.cli.{verb}")
+            module.add_arguments(verb_parser)
+            verb_parser.set_defaults(run=module.run)
+    return parser.parse_args(arguments)

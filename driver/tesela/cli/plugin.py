@@ -1,0 +1,109 @@
+"""`tesela plugin`: the node driver. Flags first, environment second; the DaemonSet sets the environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+from tesela.core.errors import StartError
+from tesela.plugin.config import PluginConfig
+
+_EPILOG: Final = """\
+exit codes:
+  0    stopped by SIGTERM or SIGINT; the published slices stay
+  1    cannot start, or failed later: one line on stderr says what to do
+  2    wrong usage
+
+examples:
+  tesela plugin --node-name node1 --kubeconfig admin.conf --nvml 'simulated:h100-80gb*8'
+  NODE_NAME=node1 POD_UID=... tesela plugin          # in a DaemonSet, on a real GPU node
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `tesela plugin`."""
+    parser.epilog = _EPILOG
+    who = parser.add_argument_group("who this is")
+    who.add_argument(
+        "--node-name",
+        default=os.environ.get("NODE_NAME", ""),
+        help="name of this node's Node object and of its pool (env NODE_NAME; required)",
+    )
+    who.add_argument(
+        "--pod-uid",
+        default=os.environ.get("POD_UID", ""),
+        help="UID of this pod: makes the sockets its own, so that an update overlaps (env POD_UID)",
+    )
+    who.add_argument(
+        "--kubeconfig",
+        default=os.environ.get("KUBECONFIG", ""),
+        help="kubeconfig file (env KUBECONFIG; default: the pod's ServiceAccount)",
+    )
+    gpus = parser.add_argument_group("GPUs")
+    gpus.add_argument(
+        "--nvml",
+        default=os.environ.get("TESELA_NVML", "real"),
+        help="real, simulated:a100-40gb*8 or simulated:unix:PATH (env TESELA_NVML; default real)",
+    )
+    gpus.add_argument("--policy", type=Path, help="policy file: what each GPU model or GPU offers (default: on demand)")
+    gpus.add_argument(
+        "--driver-wait", type=float, default=600.0, metavar="S", help="seconds to wait for the GPU driver (default 600)"
+    )
+    gpus.add_argument(
+        "--nvml-timeout",
+        type=float,
+        default=15.0,
+        metavar="S",
+        help="seconds after which an NVML call counts as hung (default 15)",
+    )
+    _add_paths(parser.add_argument_group("paths"))
+
+
+def _add_paths(paths: argparse._ArgumentGroup) -> None:
+    paths.add_argument("--plugins-dir", type=Path, default=Path("/var/lib/kubelet/plugins"), help="%(default)s")
+    paths.add_argument(
+        "--registry-dir", type=Path, default=Path("/var/lib/kubelet/plugins_registry"), help="%(default)s"
+    )
+    paths.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="%(default)s")
+    paths.add_argument("--driver-root", type=Path, default=Path("/"), help="root of the GPU driver on the host (/)")
+    paths.add_argument("--driver-root-mount", type=Path, help="where this process sees it (default: --driver-root)")
+    paths.add_argument("--dev-root", type=Path, default=Path("/"), help="folder on the host that holds dev/ (/)")
+    paths.add_argument("--dev-root-mount", type=Path, help="where this process sees it (default: --dev-root)")
+    paths.add_argument("--proc-root", type=Path, default=Path("/proc"), help="the host's /proc (%(default)s)")
+    paths.add_argument("--sys-root", type=Path, default=Path("/sys"), help="the host's /sys (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the driver until a signal or a failure."""
+    config = read_config(args)
+    from tesela.plugin.main import run_plugin  # noqa: PLC0415 -- usage errors must not wait for gRPC to load
+
+    return run_plugin(config)
+
+
+def read_config(args: argparse.Namespace) -> PluginConfig:
+    """The settings. StartError: something that cannot work is missing or out of range."""
+    if not args.node_name:
+        raise StartError("the node's name is missing: pass --node-name, or set NODE_NAME from spec.nodeName")
+    if args.driver_wait < 0 or args.nvml_timeout <= 0:
+        raise StartError("--driver-wait must not be negative, and --nvml-timeout must be more than 0")
+    return PluginConfig(
+        node_name=args.node_name,
+        pod_uid=args.pod_uid or None,
+        kubeconfig=args.kubeconfig or None,
+        nvml=args.nvml,
+        policy=args.policy,
+        plugins_dir=args.plugins_dir,
+        registry_dir=args.registry_dir,
+        cdi_dir=args.cdi_dir,
+        driver_root=args.driver_root,
+        driver_root_mount=args.driver_root_mount or args.driver_root,
+        dev_root=args.dev_root,
+        dev_root_mount=args.dev_root_mount or args.dev_root,
+        proc_root=args.proc_root,
+        sys_root=args.sys_root,
+        driver_wait_s=args.driver_wait,
+        nvml_timeout_s=args.nvml_timeout,
+    )

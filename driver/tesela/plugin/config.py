@@ -1,0 +1,39 @@
+"""The node program's settings, one frozen value: read from flags and environment once, in `cli/plugin.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tesela.core.model import DRIVER_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginConfig:
+    """Where things are and how long to wait for them.
+
+    `plugins_dir`, `registry_dir` and `cdi_dir` must have the same path here as on the host. `driver_root` and
+    `dev_root` are host paths as CDI needs them; the `_mount` ones say where this process sees the same folders.
+    """
+
+    node_name: str
+    pod_uid: str | None
+    kubeconfig: str | None
+    nvml: str
+    policy: Path | None
+    plugins_dir: Path
+    registry_dir: Path
+    cdi_dir: Path
+    driver_root: Path
+    driver_root_mount: Path
+    dev_root: Path
+    dev_root_mount: Path
+    proc_root: Path
+    sys_root: Path
+    driver_wait_s: float
+    nvml_timeout_s: float
+
+    @property
+    def state_dir(self) -> Path:
+        """Records, locks, roster and metadata files."""
+        return self.plugins_dir / DRIVER_NAME

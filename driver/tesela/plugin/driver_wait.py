@@ -1,0 +1,56 @@
+"""Wait for the GPU driver: on a fresh node the kernel module or the library comes late, and nothing can be served yet.
+
+The process stays unregistered meanwhile, says once a minute what it waits for, and gives up after a limit, so that the
+pod shows as failing instead of idling for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from tesela.core.errors import NvmlError, StartError, TryAgain
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.port import Nvml
+from tesela.plugin.deadline import Deadline
+
+log = logging.getLogger(__name__)
+
+_PERIOD_S: Final = 2.0
+_SAY_EVERY_S: Final = 60.0
+
+_CAUSES: Final[dict[int, str]] = {
+    codes.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not found: is the driver installed, and its library folder mounted "
+    "and in LD_LIBRARY_PATH?",
+    codes.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded: look at `lsmod` and `dmesg` on the node",
+    codes.LIB_RM_VERSION_MISMATCH: "libnvidia-ml.so.1 does not match the loaded kernel module: an upgrade is half "
+    "done; reload the module or reboot",
+    codes.FUNCTION_NOT_FOUND: "libnvidia-ml.so.1 is too old (MIG needs R470 or later): upgrade the driver",
+}
+
+
+def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event) -> bool:
+    """Initialize NVML, waiting up to `wait_s`. False: `stop` was set. StartError: it did not come, or never will."""
+    deadline = Deadline.after(wait_s)
+    said: Deadline | None = None
+    while not stop.is_set():
+        try:
+            nvml.init()
+        except (NvmlError, TryAgain) as error:
+            cause = _describe(error)
+            if isinstance(error, NvmlError) and error.code == codes.FUNCTION_NOT_FOUND:
+                raise StartError(cause) from error
+            if not deadline.left_s:
+                raise StartError(f"gave up after {wait_s:.0f} s without a GPU driver: {cause}") from error
+            if said is None or not said.left_s:
+                log.warning("waiting for the GPU driver, %.0f s left: %s", deadline.left_s, cause)
+                said = Deadline.after(_SAY_EVERY_S)
+            stop.wait(min(_PERIOD_S, deadline.left_s))
+        else:
+            return True
+    return False
+
+
+def _describe(error: NvmlError | TryAgain) -> str:
+    return _CAUSES.get(error.code, str(error)) if isinstance(error, NvmlError) else str(error)

@@ -1,0 +1,201 @@
+"""Wiring of the node program: builds every part, starts them in order, supervises, stops them in reverse.
+
+No rule is decided here. Order: GPU driver, roster, recovery, kubelet sockets, publisher, monitor. NVML closes last,
+after every thread that may be inside it (a call into a closed library is a crash).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from tesela import __version__
+from tesela.core.errors import DocumentError, NvmlError, StartError, StateError
+from tesela.core.model import DRIVER_NAME
+from tesela.core.shape import DEFAULT_POLICY, Policy
+from tesela.core.slices.state import PoolState
+from tesela.edge.backends import open_nvml
+from tesela.edge.documents.policy import decode_policy
+from tesela.edge.host.host import Host
+from tesela.edge.host.nvidia_smi import NvidiaSmi
+from tesela.edge.kube.client import KubeClient
+from tesela.edge.kube.config import load_config
+from tesela.edge.kube.port import Kube
+from tesela.edge.kubelet.server import KubeletServer
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.locks import FileLocks
+from tesela.edge.store.metadata_files import MetadataFiles
+from tesela.edge.store.records import RecordStore
+from tesela.edge.store.roster import RosterStore
+from tesela.plugin.config import PluginConfig
+from tesela.plugin.driver_wait import init_nvml
+from tesela.plugin.gate import RecoveryGate
+from tesela.plugin.lookout import Lookout
+from tesela.plugin.monitor import Monitor
+from tesela.plugin.node import Node
+from tesela.plugin.partition import Partitions
+from tesela.plugin.publish import REGISTERED, Publisher
+from tesela.plugin.recover import Recovery
+from tesela.plugin.service import ClaimService
+from tesela.plugin.workload import WorkloadFiles
+
+log = logging.getLogger(__name__)
+
+_STOP_S = 10.0
+
+
+def run_plugin(config: PluginConfig) -> int:
+    """Run until SIGTERM or SIGINT (0) or a failure (StartError, or 1 after a line in the log)."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
+    )
+    settings = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(config).items())
+    log.info("tesela %s, %s", __version__, settings)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    kube = KubeClient(load_config(config.kubeconfig))
+    nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s)
+    if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop):
+        return 0
+    plugin = Plugin(config, kube, nvml)
+    plugin.start()
+    stop.wait()
+    return plugin.stop()
+
+
+class Plugin:
+    """The running node program. `failed` is set once it can no longer serve; tests and the demo build it in process."""
+
+    def __init__(self, config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> None:
+        self.failed = threading.Event()
+        self._nvml = nvml
+        self._config = config
+        self.node = _build_node(config, kube, nvml)
+        self.publisher = Publisher(
+            kube=kube,
+            node_name=config.node_name,
+            state=lambda: read_pool_state(self.node),
+            lock=self.node.locks.publisher_lock(),
+        )
+        self.recovery = Recovery(self.node)
+        self.monitor = Monitor(self.node, self.recovery, self.publisher.wake)
+        self.server = KubeletServer(
+            driver_name=DRIVER_NAME,
+            service=ClaimService(self.node),
+            plugins_dir=config.plugins_dir,
+            registry_dir=config.registry_dir,
+            pod_uid=config.pod_uid,
+            on_registered=self._on_registered,
+            on_failure=lambda _error: self.failed.set(),
+        )
+
+    def start(self) -> None:
+        """Look at the machine, begin recovery, open the sockets, publish. StartError: it cannot work."""
+        try:
+            self.node.lookout.refresh()
+        except NvmlError as error:
+            if error.code == codes.FUNCTION_NOT_FOUND:
+                raise StartError(f"libnvidia-ml.so.1 is too old: {error}; upgrade the GPU driver") from error
+            raise
+        if not self.node.lookout.roster.gpus:
+            log.warning("NVML sees no GPU on this node: an empty pool is published")
+        self.recovery.start()
+        self.server.start()
+        self.publisher.start()
+        self.monitor.start()
+
+    def stop(self) -> int:
+        """Stop in reverse order; the slices stay, for the process that comes next."""
+        ended = self.server.stop(grace_s=_STOP_S)
+        ended = self.monitor.stop(_STOP_S) and ended
+        self.publisher.stop(_STOP_S)
+        self.recovery.join(_STOP_S)
+        if not ended:
+            # A thread may still be inside NVML: neither closing it nor waiting for that thread is safe.
+            log.error("some calls did not end in time; leaving without closing NVML")
+            logging.shutdown()
+            os._exit(1)
+        self._nvml.shutdown()
+        return 0
+
+    def _on_registered(self, ok: bool, error: str) -> None:
+        if ok:
+            self.publisher.wake(REGISTERED)
+        else:
+            log.error("the kubelet refused to register the driver: %s", error)
+
+
+def _build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
+    host = Host(
+        proc_root=config.proc_root,
+        sys_root=config.sys_root,
+        dev_root=config.dev_root,
+        dev_root_mount=config.dev_root_mount,
+    )
+    records, locks, partitions = RecordStore(config.state_dir), FileLocks(config.state_dir), Partitions(nvml)
+    try:
+        lookout = Lookout(
+            nvml=nvml,
+            partitions=partitions,
+            host=host,
+            roster_store=RosterStore(config.state_dir),
+            records=records,
+            locks=locks,
+        )
+    except StateError as error:
+        raise StartError(str(error)) from error
+    return Node(
+        pool=config.node_name,
+        nvml=nvml,
+        partitions=partitions,
+        host=host,
+        nvidia_smi=NvidiaSmi(driver_root_mount=config.driver_root_mount),
+        kube=kube,
+        records=records,
+        locks=locks,
+        workload=WorkloadFiles(
+            cdi=CdiFiles(config.cdi_dir),
+            metadata=MetadataFiles(config.state_dir),
+            host=host,
+            nvml=nvml,
+            lookout=lookout,
+        ),
+        lookout=lookout,
+        policy=_read_policy(config.policy),
+        gate=RecoveryGate(),
+    )
+
+
+def _read_policy(path: Path | None) -> Policy:
+    if path is None:
+        return DEFAULT_POLICY
+    try:
+        return decode_policy(path.read_bytes())
+    except OSError as error:
+        raise StartError(f"cannot read the policy file {path}: {error.strerror}; check --policy") from error
+    except DocumentError as error:
+        raise StartError(f"policy file {path}: {error}") from error
+
+
+def read_pool_state(node: Node) -> PoolState:
+    """What the publisher renders from. Records are read before and after the look at NVML (see `PoolState`)."""
+    before = node.records.list().records
+    roster = node.lookout.roster
+    live = tuple(
+        partition
+        for known in roster.gpus
+        if known.present and known.gpu.mig_enabled is not None
+        for partition in node.list_live(known)
+    )
+    records = {record.claim.uid: record for record in (*before, *node.records.list().records)}
+    return PoolState(
+        pool=node.pool, roster=roster, policy=node.policy, live=live, records=tuple(records.values()), fences=()
+    )

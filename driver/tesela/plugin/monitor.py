@@ -1,0 +1,106 @@
+"""Look again: at the machine every half minute, at the files of prepared claims every two seconds.
+
+The kubelet does not call prepare again before it restarts, so a CDI file that vanishes is the driver's to restore
+(kubernetes-dra.md, corrections). A look that fails is said once and tried again; nothing here changes a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from tesela.core.errors import TeselaError
+from tesela.core.record import ClaimRecord, ClaimState
+from tesela.core.release import is_stale
+from tesela.plugin.node import Node
+from tesela.plugin.recover import Recovery, recover_claim
+
+log = logging.getLogger(__name__)
+
+FILES_PERIOD_S = 2.0
+MACHINE_PERIOD_S = 30.0
+
+
+class Monitor:
+    """A thread that looks. `on_change` is called after a look that found something new; it must not block."""
+
+    def __init__(
+        self,
+        node: Node,
+        recovery: Recovery,
+        on_change: Callable[[str], None],
+        *,
+        files_period_s: float = FILES_PERIOD_S,
+        machine_period_s: float = MACHINE_PERIOD_S,
+    ) -> None:
+        self._node = node
+        self._recovery = recovery
+        self._on_change = on_change
+        self._files_period_s = files_period_s
+        self._machine_period_s = machine_period_s
+        self._stop = threading.Event()
+        self._look = threading.Event()
+        self._last_problem = ""
+        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End, after the look under way; False where that took longer."""
+        self._stop.set()
+        self._look.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def look_soon(self) -> None:
+        """Look at the machine without waiting for the timer."""
+        self._look.set()
+
+    def _run(self) -> None:
+        next_machine_s = time.monotonic() + self._machine_period_s
+        while not self._stop.is_set():
+            asked = self._look.wait(self._files_period_s)
+            if self._stop.is_set():
+                return
+            self._look.clear()
+            self._attempt(self.restore_files)
+            if asked or time.monotonic() >= next_machine_s:
+                self._attempt(self.look_at_machine)
+                next_machine_s = time.monotonic() + self._machine_period_s
+
+    def _attempt(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except TeselaError as error:
+            if str(error) != self._last_problem:
+                log.warning("a look at the node failed and is repeated: %s", error)
+            self._last_problem = str(error)
+        else:
+            self._last_problem = ""
+
+    def look_at_machine(self) -> None:
+        """Look at NVML and the host; recover the claims of every GPU that lost its partitions."""
+        before, live_before = self._node.lookout.roster, self._node.lookout.inventory.partitions
+        raised = self._node.lookout.refresh()
+        if raised:
+            records = self._node.records.list().records
+            self._recovery.recover(record for record in records if set(raised) & set(record.gpu_uuids))
+        if before != self._node.lookout.roster or live_before != self._node.lookout.inventory.partitions:
+            self._on_change("the machine changed")
+
+    def restore_files(self) -> None:
+        """Write again what vanished of the files of prepared claims."""
+        present = set(self._node.workload.list_cdi_claims())
+        for record in self._node.records.list().records:
+            if record.state is ClaimState.PREPARED and record.claim.uid not in present and not self._is_stale(record):
+                log.warning("the CDI file of claim %s vanished; it is written again", record.claim)
+                recover_claim(self._node, record.claim.uid)
+
+    def _is_stale(self, record: ClaimRecord) -> bool:
+        """Partitions of another boot or generation have no file to restore."""
+        roster, boot_id = self._node.lookout.roster, self._node.host.get_boot_id()
+        return any(is_stale(device, roster.find(device.gpu_uuid), boot_id) for device in record.devices)

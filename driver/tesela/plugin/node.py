@@ -1,0 +1,62 @@
+"""The ports of the node program joined into one value, and the few questions that prepare and unprepare share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tesela.core.model import GpuInstance, LivePartition
+from tesela.core.roster import KnownGpu
+from tesela.core.shape import Policy
+from tesela.edge.host.host import Host
+from tesela.edge.host.nvidia_smi import NvidiaSmi
+from tesela.edge.kube.port import Kube
+from tesela.edge.nvml.port import Nvml
+from tesela.edge.store.locks import FileLocks, hold
+from tesela.edge.store.records import RecordStore
+from tesela.plugin.deadline import Deadline
+from tesela.plugin.gate import RecoveryGate
+from tesela.plugin.lookout import Lookout
+from tesela.plugin.partition import Partitions
+from tesela.plugin.workload import WorkloadFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Everything a claim's life on this node touches.
+
+    `pool` is the name of this node's pool (its node name). `in_use_retry_s` bounds how long an unprepare insists on a
+    partition that is in use; `fabric_wait_s` how long a whole GPU waits for its NVSwitch fabric.
+    """
+
+    pool: str
+    nvml: Nvml
+    partitions: Partitions
+    host: Host
+    nvidia_smi: NvidiaSmi
+    kube: Kube
+    records: RecordStore
+    locks: FileLocks
+    workload: WorkloadFiles
+    lookout: Lookout
+    policy: Policy
+    gate: RecoveryGate
+    in_use_retry_s: float = 5.0
+    fabric_wait_s: float = 20.0
+
+    @contextlib.contextmanager
+    def hold_gpus(self, gpu_uuids: Iterable[str], deadline: Deadline) -> Iterator[None]:
+        """The locks of these GPUs, in ascending UUID order, for the length of the block."""
+        with contextlib.ExitStack() as stack:
+            for uuid in sorted(set(gpu_uuids)):
+                stack.enter_context(hold(self.locks.gpu_lock(uuid), deadline.left_s, f"GPU {uuid}"))
+            yield
+
+    def list_instances(self, known: KnownGpu) -> tuple[GpuInstance, ...]:
+        """The GPU's instances; empty on a GPU without MIG."""
+        return self.partitions.list_instances(known.gpu.uuid, known.gpu.profiles)
+
+    def list_live(self, known: KnownGpu) -> tuple[LivePartition, ...]:
+        """The GPU's instances with their MIG devices."""
+        return self.partitions.list_live(known.gpu.uuid, known.gpu.profiles)

@@ -1,0 +1,136 @@
+"""Perform a plan under its locks, or leave nothing of it behind.
+
+The order is the design's: *preparing* record, mode switches, partitions with their ids on record, time slices, files,
+*prepared* record. When a step fails, what this call made is undone; where even that fails the *preparing* record stays
+and covers it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tesela.core.errors import ClaimRefused, NvmlError, TeselaError, TryAgain
+from tesela.core.model import ClaimRef, GpuInstance, LivePartition, PreparedDevice
+from tesela.core.prepare import MakePartition, PlannedDevice, PreparePlan, render_preparing
+from tesela.core.record import ClaimRecord, ClaimState, PartitionState, RecordedDevice
+from tesela.plugin.deadline import Deadline
+from tesela.plugin.mig_mode import switch_mig_mode
+from tesela.plugin.node import Node
+from tesela.plugin.release import has_effects, release_device
+
+log = logging.getLogger(__name__)
+
+
+def perform(
+    node: Node, plan: PreparePlan, records: Iterable[ClaimRecord], deadline: Deadline
+) -> tuple[PreparedDevice, ...]:
+    """The prepared devices. `records` are those the plan was made from."""
+    record = render_preparing(plan, node.host.get_boot_id())
+    if plan.has_effects:
+        node.records.write(record)
+    others = tuple(other for other in records if other.claim.uid != plan.claim.uid)
+    try:
+        for switch in plan.switches:
+            switch_mig_mode(node.nvml, node.host, switch, plan.claim)
+        record = _make_partitions(node, plan, record, others)
+        for device in record.devices:
+            if device.time_slice is not None:
+                node.nvidia_smi.set_time_slice(device.gpu_uuid, device.time_slice)
+        prepared = _as_prepared(record)
+        answer = node.workload.write(prepared)
+        node.records.write(prepared)
+    except TeselaError as error:
+        _roll_back(node, record, deadline, written=plan.has_effects)
+        if isinstance(error, NvmlError):
+            raise TryAgain(
+                f"claim {plan.claim.namespace}/{plan.claim.name}: NVML refused: {error}; nothing is left of the "
+                "attempt, the kubelet tries again by itself"
+            ) from error
+        raise
+    log.info("claim %s: prepared %s", plan.claim, ", ".join(device.device for device in record.devices))
+    return answer
+
+
+def _make_partitions(
+    node: Node, plan: PreparePlan, record: ClaimRecord, others: tuple[ClaimRecord, ...]
+) -> ClaimRecord:
+    """Create what the plan makes; the record with ids and UUIDs is on disk when this returns."""
+    devices = list(record.devices)
+    for position, planned in enumerate(plan.devices):
+        if isinstance(planned.action, MakePartition):
+            live = _create(node, plan.claim, planned, planned.action, others)
+            devices[position] = _with_live(devices[position], live)
+    made = replace(record, devices=tuple(devices))
+    if made != record:
+        node.records.write(made)
+    return made
+
+
+def _create(
+    node: Node, ref: ClaimRef, planned: PlannedDevice, action: MakePartition, others: tuple[ClaimRecord, ...]
+) -> LivePartition:
+    uuid = planned.known.gpu.uuid
+    try:
+        live = node.partitions.create(uuid, action.profile, action.placement)
+    except NvmlError as error:
+        raise TryAgain(
+            f"claim {ref.namespace}/{ref.name}: device {planned.result.device}: NVML does not make "
+            f"{action.profile.name} at {action.placement.start} on GPU {uuid}: {error}; compare with `nvidia-smi mig "
+            "-lgi`, the kubelet tries again by itself"
+        ) from error
+    holder = _find_grant(others, uuid, live.gi_id, node.host.get_boot_id())
+    if holder is not None:
+        # Capability minors are a function of GPU, GI and CI ids: that claim's container could open this partition.
+        node.partitions.destroy(
+            GpuInstance(gpu_uuid=uuid, profile_id=live.profile_id, placement=live.placement, gi_id=live.gi_id)
+        )
+        raise ClaimRefused(
+            f"claim {ref.namespace}/{ref.name}: device {planned.result.device}: NVML handed out GPU instance id "
+            f"{live.gi_id} of GPU {uuid}, which is still granted to claim {holder.claim}, so the new partition was "
+            "destroyed again; delete that claim's pod"
+        )
+    return live
+
+
+def _find_grant(others: Iterable[ClaimRecord], gpu_uuid: str, gi_id: int, boot_id: str) -> ClaimRecord | None:
+    """The claim whose container may hold the device node of this GPU-instance id (invariant 9). A boot ends grants."""
+    for record in others:
+        for device in record.devices_on(gpu_uuid):
+            if device.boot_id == boot_id and any(partition.gi_id == gi_id for partition in device.partitions):
+                return record
+    return None
+
+
+def _with_live(device: RecordedDevice, live: LivePartition) -> RecordedDevice:
+    return replace(
+        device,
+        partitions=tuple(
+            replace(partition, gi_id=live.gi_id, ci_id=live.ci_id, mig_uuid=live.mig_uuid)
+            for partition in device.partitions
+        ),
+    )
+
+
+def _as_prepared(record: ClaimRecord) -> ClaimRecord:
+    devices = tuple(
+        replace(
+            device,
+            partitions=tuple(replace(partition, state=PartitionState.PREPARED) for partition in device.partitions),
+        )
+        for device in record.devices
+    )
+    return replace(record, state=ClaimState.PREPARED, devices=devices)
+
+
+def _roll_back(node: Node, record: ClaimRecord, deadline: Deadline, *, written: bool) -> None:
+    """Undo this call. `record` may lack ids of what was just made: the slots were seen empty, so they decide."""
+    try:
+        if written and has_effects(record):
+            for device in record.devices:
+                release_device(node, record, device, deadline)
+        node.workload.remove(record.claim.uid)
+        node.records.remove(record.claim.uid)
+    except TeselaError as error:
+        log.warning("claim %s: the failed attempt is not undone yet, the next call does it: %s", record.claim, error)

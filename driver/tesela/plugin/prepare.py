@@ -1,0 +1,188 @@
+"""Prepare one claim: the transaction, in the one order that loses and leaks nothing.
+
+The claim's lock; the claim from the API with no GPU lock held; the locks of its GPUs in ascending UUID order; the
+record again; the plan; where it has effects, a *preparing* record; the effects; CDI and metadata files; the *prepared*
+record; the answer. A crash anywhere leaves a record that `recover` or the next call can undo.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tesela.core.claim import AllocatedClaim
+from tesela.core.config import DeviceConfig, resolve_config
+from tesela.core.errors import ApiNotFound, ClaimRefused, NvmlError, TryAgain
+from tesela.core.model import ClaimRef, PreparedDevice
+from tesela.core.prepare import GpuView, Wanted, plan_prepare, plan_wanted
+from tesela.core.record import ClaimRecord, ClaimState
+from tesela.core.release import is_stale
+from tesela.core.shape import PartitionSource, plan_shape
+from tesela.edge.documents.claim import decode_claim
+from tesela.edge.documents.config import decode_configs
+from tesela.edge.kube.port import RESOURCE_CLAIMS
+from tesela.edge.nvml import codes
+from tesela.edge.store.locks import hold
+from tesela.plugin.deadline import Deadline
+from tesela.plugin.node import Node
+from tesela.plugin.perform import perform
+from tesela.plugin.rebuild import read_or_rebuild
+from tesela.plugin.release import release_device
+
+log = logging.getLogger(__name__)
+
+_FABRIC_PAUSE_S = 0.5
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A claim as allocated, with what each of its results wants."""
+
+    claim: AllocatedClaim
+    wanted: tuple[Wanted, ...]
+    configs: tuple[DeviceConfig, ...]
+
+
+def prepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+    """The claim's devices, prepared and on record. ClaimRefused, TryAgain or StateError carry a sentence."""
+    with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}"):
+        for _ in range(_ROUNDS):
+            record = read_or_rebuild(node, ref, deadline)
+            request = None if record is not None and _may_answer(node, record) else _get_request(node, ref)
+            if request is not None:
+                _wait_for_fabric(node, request, deadline)
+            answer = _prepare_locked(node, ref, record, request, deadline)
+            if answer is not None:
+                return answer
+    raise TryAgain(f"claim {ref.namespace}/{ref.name}: its partitions went twice while it was prepared; tried again")
+
+
+def _may_answer(node: Node, record: ClaimRecord) -> bool:
+    """Whether the record alone may answer: prepared in this boot and generation. What lives is looked at later."""
+    boot_id, roster = node.host.get_boot_id(), node.lookout.roster
+    return record.state is ClaimState.PREPARED and not any(
+        is_stale(device, roster.find(device.gpu_uuid), boot_id) for device in record.devices
+    )
+
+
+def _get_request(node: Node, ref: ClaimRef) -> _Request:
+    """Read the claim from the API; its UID must be the kubelet's. Every config addressed to us must decode."""
+    try:
+        obj = node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+    except ApiNotFound as error:
+        raise ClaimRefused(f"claim {ref.namespace}/{ref.name} is not in the API any more; delete its pod") from error
+    uid = obj.get("metadata", {}).get("uid")
+    if uid != ref.uid:
+        raise ClaimRefused(
+            f"claim {ref.namespace}/{ref.name} has UID {uid}, and the kubelet asked for {ref.uid}: it was deleted and "
+            "made again; delete the pod so that it uses the new one"
+        )
+    claim = decode_claim(obj)
+    configs = decode_configs(claim)
+    wanted = plan_wanted(claim, node.lookout.roster, pool=node.pool)
+    resolved = tuple(resolve_config(claim, configs, one.result, whole=one.profile is None) for one in wanted)
+    return _Request(claim=claim, wanted=wanted, configs=resolved)
+
+
+def _prepare_locked(
+    node: Node, ref: ClaimRef, record: ClaimRecord | None, request: _Request | None, deadline: Deadline
+) -> tuple[PreparedDevice, ...] | None:
+    """None: the record promised more than lives; it is *preparing* now, and the claim has to be read from the API."""
+    gpu_uuids = set(record.gpu_uuids if record else ()) | {one.gpu_uuid for one in (request.wanted if request else ())}
+    node.gate.wait(gpu_uuids, deadline)
+    with node.hold_gpus(gpu_uuids, deadline):
+        record = node.records.read(ref.uid)
+        if record is not None and _may_answer(node, record):
+            if _lives(node, record):
+                return node.workload.write(record)
+            log.warning("claim %s: a partition of it is gone; it is made again", ref)
+            record = replace(record, state=ClaimState.PREPARING)
+            node.records.write(record)
+        if request is None:
+            return None
+        if record is not None:
+            _undo(node, record, deadline)
+        deadline.check(f"claim {ref}")
+        return _prepare_anew(node, request, deadline)
+
+
+def _prepare_anew(node: Node, request: _Request, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+    ref = request.claim.ref
+    try:
+        views = {uuid: _look(node, uuid, request.wanted) for uuid in {one.gpu_uuid for one in request.wanted}}
+    except NvmlError as error:
+        raise TryAgain(f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}") from error
+    records = node.records.list().records
+    plan = plan_prepare(request.claim, request.wanted, request.configs, views, records)
+    return perform(node, plan, records, deadline)
+
+
+def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted]) -> GpuView:
+    """The GPU as it is now, under its lock. Only the slots that the claim wants are described (each costs calls)."""
+    known = node.lookout.roster.find(gpu_uuid)
+    assert known is not None, "plan_wanted resolves to GPUs of the roster"
+    slots = {
+        (one.profile.profile_id, one.placement)
+        for one in wanted
+        if one.gpu_uuid == gpu_uuid and one.profile is not None
+    }
+    instances = node.list_instances(known)
+    return GpuView(
+        known=known,
+        mig_enabled=_get_mig_enabled(node, gpu_uuid) if known.gpu.mig_enabled is not None else None,
+        instances=instances,
+        described=tuple(node.partitions.describe(one) for one in instances if (one.profile_id, one.placement) in slots),
+        static=plan_shape(known, node.policy).partitions is PartitionSource.STATIC,
+    )
+
+
+def _get_mig_enabled(node: Node, gpu_uuid: str) -> bool:
+    return node.nvml.get_mig_mode(gpu_uuid).current == codes.MIG_ENABLED
+
+
+def _lives(node: Node, record: ClaimRecord) -> bool:
+    """Whether every recorded partition still lives under its UUID."""
+    for device in record.devices:
+        known = node.lookout.roster.find(device.gpu_uuid)
+        if not device.partitions:
+            continue
+        live = {one.mig_uuid for one in node.list_live(known)} if known is not None else set()
+        if any(partition.mig_uuid not in live for partition in device.partitions):
+            return False
+    return True
+
+
+def _undo(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
+    """Undo a half-done or stale record of the claim itself; all its GPUs are locked."""
+    for device in record.devices:
+        release_device(node, record, device, deadline)
+    node.workload.remove(record.claim.uid)
+    node.records.remove(record.claim.uid)
+
+
+def _wait_for_fabric(node: Node, request: _Request, deadline: Deadline) -> None:
+    """A whole GPU of an NVSwitch node is of no use before its fabric is up; wait, bounded, with no GPU lock held."""
+    until = Deadline.after(min(node.fabric_wait_s, deadline.left_s))
+    for one in request.wanted:
+        if one.profile is not None or one.result.admin_access:
+            continue
+        while (state := _get_fabric_state(node, one.gpu_uuid)) in (codes.FABRIC_NOT_STARTED, codes.FABRIC_IN_PROGRESS):
+            if until.left_s <= _FABRIC_PAUSE_S:
+                raise TryAgain(
+                    f"claim {request.claim.ref.namespace}/{request.claim.ref.name}: device {one.result.device}: the "
+                    f"NVSwitch fabric of GPU {one.gpu_uuid} is not up (state {state}); look at the fabric manager, the "
+                    "kubelet tries again by itself"
+                )
+            time.sleep(_FABRIC_PAUSE_S)
+
+
+def _get_fabric_state(node: Node, gpu_uuid: str) -> int:
+    try:
+        return node.nvml.get_fabric_info(gpu_uuid).state
+    except NvmlError as error:
+        if error.code in (codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND):
+            return codes.FABRIC_NOT_SUPPORTED
+        raise TryAgain(f"GPU {gpu_uuid} does not tell its fabric state: {error}") from error

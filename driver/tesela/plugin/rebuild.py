@@ -1,0 +1,140 @@
+"""A record that cannot be read is set aside under its UID and rebuilt from what else is known of the claim.
+
+First its CDI file, which carries the whole record; else the claim's allocation and the partitions that live. Until one
+of them serves, the claim's own calls fail with a sentence and everything else works.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, StateError
+from tesela.core.model import ClaimRef, LivePartition
+from tesela.core.prepare import Wanted, plan_wanted
+from tesela.core.record import (
+    ClaimRecord,
+    ClaimState,
+    PartitionRole,
+    PartitionState,
+    RecordedDevice,
+    RecordedPartition,
+)
+from tesela.edge.documents.claim import decode_claim
+from tesela.edge.kube.port import RESOURCE_CLAIMS
+from tesela.plugin.deadline import Deadline
+from tesela.plugin.node import Node
+
+log = logging.getLogger(__name__)
+
+
+def read_or_rebuild(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecord | None:
+    """The claim's record, rebuilt where its file is damaged. The caller holds the claim's lock and no GPU's.
+
+    StateError with a sentence where it is damaged and nothing to rebuild it from is within reach.
+    """
+    try:
+        return node.records.read(ref.uid)
+    except StateError as error:
+        rebuilt = rebuild_from_files(node, ref.uid) or _rebuild_from_claim(node, ref, deadline)
+        if rebuilt is None:
+            raise StateError(
+                f"claim {ref.namespace}/{ref.name}: {error}; neither its CDI file nor its allocation is left to rebuild"
+                " the record from: compare `nvidia-smi mig -lgi` with the other records and remove the file by hand"
+            ) from error
+        _replace(node, rebuilt)
+        return rebuilt
+
+
+def rebuild_from_files(node: Node, claim_uid: str) -> ClaimRecord | None:
+    """The record that the claim's CDI file carries, None without one. Written by nobody yet."""
+    return node.workload.read_record(claim_uid)
+
+
+def set_aside_and_write(node: Node, record: ClaimRecord) -> None:
+    """Put a rebuilt record in place of the damaged file, which is kept. The caller holds the claim's lock."""
+    _replace(node, record)
+
+
+def _replace(node: Node, record: ClaimRecord) -> None:
+    aside = node.records.set_aside(record.claim.uid)
+    node.records.write(record)
+    log.warning("claim %s: its record was damaged and is rebuilt; the old file is kept as %s", record.claim, aside)
+
+
+def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecord | None:
+    """What the allocation says, with the partitions that live in its slots and belong to no other record.
+
+    A slot where nothing lives leaves the record half done, so that nothing is ever handed out unmade.
+    """
+    try:
+        obj = node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+        claim = decode_claim(obj)
+        wanted = plan_wanted(claim, node.lookout.roster, pool=node.pool) if claim.ref.uid == ref.uid else ()
+    except (ApiNotFound, ClaimRefused, DocumentError):
+        return None
+    except ApiError as error:
+        raise StateError(f"claim {ref}: its record is damaged and its allocation cannot be read: {error}") from error
+    if not wanted:
+        return None
+    with node.hold_gpus({one.gpu_uuid for one in wanted}, deadline):
+        taken = _list_recorded_uuids(node)
+        devices = tuple(_rebuild_device(node, one, taken) for one in wanted)
+    complete = all(p.mig_uuid is not None for device in devices for p in device.partitions)
+    return ClaimRecord(
+        claim=claim.ref,
+        state=ClaimState.PREPARED if complete else ClaimState.UNPREPARING,
+        devices=devices,
+        pod_claim_name=claim.pod_claim_name,
+    )
+
+
+def _list_recorded_uuids(node: Node) -> frozenset[str]:
+    return frozenset(
+        partition.mig_uuid
+        for record in node.records.list().records
+        for device in record.devices
+        for partition in device.partitions
+        if partition.mig_uuid is not None and partition.ours
+    )
+
+
+def _rebuild_device(node: Node, one: Wanted, taken: frozenset[str]) -> RecordedDevice:
+    device = RecordedDevice(
+        request=one.result.request,
+        pool=one.result.pool,
+        device=one.result.device,
+        gpu_uuid=one.gpu_uuid,
+        admin_access=one.result.admin_access,
+        share_id=one.result.share_id,
+        boot_id=node.host.get_boot_id(),
+        generation=one.known.generation,
+    )
+    if one.profile is None or one.placement is None:
+        return device
+    live = _find_live(node, one)
+    ours = not one.result.admin_access and live is not None and live.mig_uuid not in taken
+    partition = RecordedPartition(
+        profile_id=one.profile.profile_id,
+        profile=one.profile.name,
+        placement=one.placement,
+        role=PartitionRole.CURRENT,
+        state=PartitionState.PREPARED,
+        ours=ours,
+        gi_id=live.gi_id if live is not None else None,
+        ci_id=live.ci_id if live is not None else None,
+        mig_uuid=live.mig_uuid if live is not None else None,
+    )
+    return replace(device, partitions=(partition,))
+
+
+def _find_live(node: Node, one: Wanted) -> LivePartition | None:
+    assert one.profile is not None
+    return next(
+        (
+            live
+            for live in node.list_live(one.known)
+            if live.profile_id == one.profile.profile_id and live.placement == one.placement
+        ),
+        None,
+    )

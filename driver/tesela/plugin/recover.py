@@ -1,0 +1,168 @@
+"""Bring records, files and partitions back into agreement: at start, and when a GPU lost its partitions.
+
+Half-done claims are undone or finished, prepared ones get their files back, files without record go. Each claim is
+handled under its own locks, claims of different GPUs side by side, and a claim whose lock somebody holds is left to
+its owner: two driver processes may overlap. Prepare waits for the recovery of its own GPUs only (`gate.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tesela.core.errors import TeselaError
+from tesela.core.record import ClaimRecord, ClaimState
+from tesela.core.release import is_stale
+from tesela.edge.store.records import UnreadableRecord
+from tesela.plugin.deadline import Deadline
+from tesela.plugin.node import Node
+from tesela.plugin.rebuild import rebuild_from_files, set_aside_and_write
+from tesela.plugin.release import mark_unpreparing, release_device
+
+log = logging.getLogger(__name__)
+
+_CLAIM_TIMEOUT_S = 60.0
+
+
+class Recovery:
+    """Recovers recorded claims, each GPU's in a thread of its own; `node.gate` opens a GPU when its claims are done."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Read the records and begin. Damaged ones are rebuilt first, since all that follows asks the records."""
+        listing = self._node.records.list()
+        rebuilt = [record for damaged in listing.unreadable if (record := rebuild(self._node, damaged)) is not None]
+        remove_orphan_files(self._node)
+        self.recover((*listing.records, *rebuilt))
+
+    def recover(self, records: Iterable[ClaimRecord]) -> None:
+        """Recover these claims. A claim on several GPUs is in the hands of its first GPU's thread, the others wait."""
+        by_gpu: dict[str, list[ClaimRecord]] = {}
+        for record in records:
+            by_gpu.setdefault(record.gpu_uuids[0] if record.gpu_uuids else "", []).append(record)
+        for gpu_uuid, claims in by_gpu.items():
+            done = threading.Event()
+            for touched in {gpu_uuid}.union(*(record.gpu_uuids for record in claims)):
+                self._node.gate.close(touched, done)
+            thread = threading.Thread(
+                target=self._recover_all, args=(claims, done), name=f"recover-{gpu_uuid}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for all of it."""
+        deadline = Deadline.after(timeout_s)
+        for thread in self._threads:
+            thread.join(deadline.left_s)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+
+    def _recover_all(self, records: list[ClaimRecord], done: threading.Event) -> None:
+        try:
+            for record in records:
+                recover_claim(self._node, record.claim.uid)
+        finally:
+            done.set()
+
+
+def recover_claim(node: Node, claim_uid: str) -> None:
+    """Bring one claim into agreement. What cannot be done now is logged; the kubelet's next call does it."""
+    lock = node.locks.claim_lock(claim_uid)
+    if not lock.acquire(0):
+        log.info("claim %s is in the hands of %s; left to it", claim_uid, lock.get_holder())
+        return
+    try:
+        record = node.records.read(claim_uid)
+        if record is None:
+            return
+        with node.hold_gpus(record.gpu_uuids, Deadline.after(_CLAIM_TIMEOUT_S)):
+            _recover_locked(node, record, Deadline.after(_CLAIM_TIMEOUT_S))
+    except TeselaError as error:
+        log.warning("claim %s is not recovered yet: %s", claim_uid, error)
+    finally:
+        lock.release()
+
+
+def _recover_locked(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
+    if record.state is not ClaimState.PREPARED:
+        log.warning("claim %s was left %s; undoing it", record.claim, record.state)
+        record = mark_unpreparing(node, record)
+        for device in record.devices:
+            release_device(node, record, device, deadline)
+        node.workload.remove(record.claim.uid)
+        node.records.remove(record.claim.uid)
+        return
+    boot_id, roster = node.host.get_boot_id(), node.lookout.roster
+    stale = [d for d in record.devices if is_stale(d, roster.find(d.gpu_uuid), boot_id)]
+    if any(device.partitions for device in stale):
+        # Its partitions went with a boot or a reset. Half done from here on: the kubelet's next prepare makes them
+        # anew, its unprepare finds nothing to destroy.
+        log.warning("claim %s lost its partitions to a boot or a reset of the GPU", record.claim)
+        node.workload.remove(record.claim.uid)
+        node.records.write(replace(record, state=ClaimState.PREPARING))
+        return
+    if stale:
+        record = _renew(node, record, boot_id)
+        node.records.write(record)
+    node.workload.write(record)
+
+
+def _renew(node: Node, record: ClaimRecord, boot_id: str) -> ClaimRecord:
+    """A whole GPU is the same after a boot: only its facts of the day change."""
+    roster = node.lookout.roster
+    return replace(
+        record,
+        devices=tuple(
+            replace(device, boot_id=boot_id, generation=known.generation)
+            if (known := roster.find(device.gpu_uuid)) is not None
+            else device
+            for device in record.devices
+        ),
+    )
+
+
+def rebuild(node: Node, damaged: UnreadableRecord) -> ClaimRecord | None:
+    """Rebuild a damaged record from its CDI file, where it has one and nobody holds its claim."""
+    log.error("%s: %s", damaged.path, damaged.problem)
+    try:
+        lock = node.locks.claim_lock(damaged.uid)
+        if not lock.acquire(0):
+            return None
+    except TeselaError as error:
+        log.error("record %s stays as it is: %s", damaged.path, error)  # noqa: TRY400 -- the sentence is enough
+        return None
+    try:
+        record = rebuild_from_files(node, damaged.uid)
+        if record is not None:
+            set_aside_and_write(node, record)
+    except TeselaError as error:
+        log.error("record %s is not rebuilt: %s", damaged.path, error)  # noqa: TRY400 -- likewise
+        return None
+    finally:
+        lock.release()
+    return record
+
+
+def remove_orphan_files(node: Node) -> None:
+    """CDI and metadata files of claims that have no record, readable or not, and that nobody is preparing."""
+    listing = node.records.list()
+    known = {record.claim.uid for record in listing.records} | {damaged.uid for damaged in listing.unreadable}
+    for claim_uid in node.workload.list_claims():
+        if claim_uid in known:
+            continue
+        lock = node.locks.claim_lock(claim_uid)
+        if not lock.acquire(0):
+            continue
+        try:
+            if not node.records.path(claim_uid).exists():
+                node.workload.remove(claim_uid)
+                log.warning("removed the files of claim %s, which has no record", claim_uid)
+        except TeselaError as error:
+            log.warning("files of claim %s stay: %s", claim_uid, error)
+        finally:
+            lock.release()

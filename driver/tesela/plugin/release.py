@@ -1,0 +1,144 @@
+"""Give back what a record says is ours, and nothing else.
+
+`core/release.py` decides; here is the order: the record says *unpreparing* before the first instance goes, one GPU's
+lock is held at a time, a partition that is in use is tried again within bounds and its holder named.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from tesela.core.errors import NvmlError, TryAgain
+from tesela.core.model import ClaimRef, GpuInstance, LivePartition
+from tesela.core.record import ClaimRecord, ClaimState, PartitionState, RecordedDevice
+from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_release
+from tesela.core.roster import KnownGpu
+from tesela.edge.nvml import codes
+from tesela.plugin.deadline import Deadline
+from tesela.plugin.mig_mode import describe_holders
+from tesela.plugin.node import Node
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.25
+_GONE = (codes.GPU_IS_LOST, codes.NOT_FOUND)
+
+
+def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
+    """Write that a prepared claim is being given back, where that has effects; returns the record as it stands.
+
+    A *preparing* record stays one: it covers its slots already, and it tells that no container ever ran.
+    """
+    if record.state is not ClaimState.PREPARED or not has_effects(record):
+        return record
+    devices = tuple(
+        replace(
+            device,
+            partitions=tuple(
+                replace(partition, state=PartitionState.UNPREPARING) if partition.ours else partition
+                for partition in device.partitions
+            ),
+        )
+        for device in record.devices
+    )
+    marked = replace(record, state=ClaimState.UNPREPARING, devices=devices)
+    node.records.write(marked)
+    return marked
+
+
+def has_effects(record: ClaimRecord) -> bool:
+    """Whether giving the claim back changes a GPU."""
+    return any(
+        device.time_slice is not None or any(partition.ours for partition in device.partitions)
+        for device in record.devices
+    )
+
+
+def release_device(node: Node, record: ClaimRecord, device: RecordedDevice, deadline: Deadline) -> None:
+    """Destroy our partitions of one device and undo its time slice. The caller holds the claim's and the GPU's lock.
+
+    TryAgain where NVML refuses; what has gone is done, so calling again goes on from there.
+    """
+    known = node.lookout.roster.find(device.gpu_uuid)
+    stale = is_stale(device, known, node.host.get_boot_id())
+    if known is None or stale or not has_effects(replace(record, devices=(device,))):
+        return
+    try:
+        if device.partitions:
+            live = node.list_live(known)
+            for partition in device.partitions:
+                release = plan_release(record, device, partition, stale=stale, live=live)
+                _perform(node, record.claim, device, release, deadline)
+        if device.time_slice is not None:
+            _reset_time_slice(node, record, device)
+    except NvmlError as error:
+        if error.code in _GONE and not _is_present(node, known):
+            log.warning("claim %s: GPU %s is gone, and with it %s", record.claim, device.gpu_uuid, device.device)
+            return
+        raise TryAgain(
+            f"claim {record.claim.namespace}/{record.claim.name}: device {device.device}: cannot be given back: "
+            f"{error}; the kubelet tries again by itself"
+        ) from error
+
+
+def _reset_time_slice(node: Node, record: ClaimRecord, device: RecordedDevice) -> None:
+    """Where the interval was never known to be applied, a host that cannot reset it must not wedge the claim."""
+    try:
+        node.nvidia_smi.set_time_slice(device.gpu_uuid, "Default")
+    except TryAgain as error:
+        if record.state is not ClaimState.PREPARING:
+            raise
+        log.warning("claim %s: device %s: time slice not reset: %s", record.claim, device.device, error)
+
+
+def _is_present(node: Node, known: KnownGpu) -> bool:
+    try:
+        node.nvml.get_index(known.gpu.uuid)
+    except NvmlError as error:
+        if error.code in _GONE:
+            return False
+        raise
+    return True
+
+
+def _perform(
+    node: Node, ref: ClaimRef, device: RecordedDevice, release: Destroy | Nothing | Foreign, deadline: Deadline
+) -> None:
+    match release:
+        case Destroy(live=live):
+            _destroy(node, ref, device, live, deadline)
+        case Nothing(reason=reason):
+            log.info("claim %s: device %s: nothing to destroy: %s", ref, device.device, reason)
+        case Foreign(live=live):
+            log.warning(
+                "claim %s: device %s: its partition is gone and %s of GPU %s stands in its place; it is left alone",
+                ref,
+                device.device,
+                live.mig_uuid or f"GPU instance {live.gi_id}",
+                live.gpu_uuid,
+            )
+
+
+def _destroy(node: Node, ref: ClaimRef, device: RecordedDevice, live: LivePartition, deadline: Deadline) -> None:
+    """Destroy, insisting for a short while: a process that just ended may keep its handle for some time."""
+    instance = GpuInstance(
+        gpu_uuid=live.gpu_uuid, profile_id=live.profile_id, placement=live.placement, gi_id=live.gi_id
+    )
+    insist = Deadline.after(min(node.in_use_retry_s, deadline.left_s))
+    while True:
+        try:
+            node.partitions.destroy(instance)
+        except NvmlError as error:
+            if error.code != codes.IN_USE:
+                raise
+            if insist.left_s <= _PAUSE_S:
+                holder = describe_holders(node.nvml, node.host, live.gpu_uuid)
+                raise TryAgain(
+                    f"claim {ref.namespace}/{ref.name}: device {device.device}: {live.mig_uuid or 'its partition'} is "
+                    f"in use by {holder}; end that process, the kubelet tries again by itself"
+                ) from error
+            time.sleep(_PAUSE_S)
+        else:
+            return

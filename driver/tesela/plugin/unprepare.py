@@ -1,0 +1,34 @@
+"""Unprepare one claim: the reverse of prepare, and success for what is not known.
+
+It needs no API object (the claim may be gone or replaced by one of the same name, kubernetes-dra.md 2.4): the record,
+keyed by UID, is enough.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tesela.core.model import ClaimRef
+from tesela.edge.store.locks import hold
+from tesela.plugin.deadline import Deadline
+from tesela.plugin.node import Node
+from tesela.plugin.rebuild import read_or_rebuild
+from tesela.plugin.release import mark_unpreparing, release_device
+
+log = logging.getLogger(__name__)
+
+
+def unprepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> None:
+    """Give everything of the claim back. Raises a TeselaError with a sentence; calling again goes on from there."""
+    with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}") as lock:
+        record = read_or_rebuild(node, ref, deadline)
+        if record is not None:
+            record = mark_unpreparing(node, record)
+            for gpu_uuid in record.gpu_uuids:
+                with node.hold_gpus([gpu_uuid], deadline):
+                    for device in record.devices_on(gpu_uuid):
+                        release_device(node, record, device, deadline)
+        node.workload.remove(ref.uid)
+        node.records.remove(ref.uid)
+        lock.discard()
+    log.info("claim %s: unprepared%s", ref, "" if record is not None else " (it was not prepared here)")

@@ -1,0 +1,106 @@
+"""What a workload is shown of its devices: one CDI file per claim, and the metadata files it mounts.
+
+Both are made from the record and rebuilt from it whenever they vanish. The CDI file carries the record as an
+annotation, so that a damaged record can be rebuilt from it in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tesela.core.cdi import DeviceNode, render_cdi_ids, render_claim_cdi
+from tesela.core.errors import NvmlError, StateError, TryAgain
+from tesela.core.geometry import Partition
+from tesela.core.metadata import find_requests, render_metadata
+from tesela.core.model import PreparedDevice
+from tesela.core.record import ClaimRecord, RecordedDevice, render_answer
+from tesela.core.slices.device import render_attributes
+from tesela.core.slices.offer import OfferedDevice
+from tesela.core.slices.state import Json
+from tesela.edge.documents.record import decode_record, encode_record
+from tesela.edge.host.host import Host
+from tesela.edge.nvml.port import Nvml
+from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.metadata_files import MetadataFiles
+from tesela.plugin.lookout import Lookout
+
+_RECORD = "gpu.nvidia.com/record"
+"""Annotation of the CDI document; runtimes ignore it."""
+
+
+class WorkloadFiles:
+    """Writes, restores and removes the files of claims. The caller holds the claim's lock."""
+
+    def __init__(self, *, cdi: CdiFiles, metadata: MetadataFiles, host: Host, nvml: Nvml, lookout: Lookout) -> None:
+        self._cdi = cdi
+        self._metadata = metadata
+        self._host = host
+        self._nvml = nvml
+        self._lookout = lookout
+
+    def write(self, record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+        """Put the claim's files in place and return the answer for the kubelet. Device nodes use today's minors."""
+        paths = {request: self._metadata.path(record.claim.uid, request) for request in find_requests(record)}
+        for request in paths:
+            attributes = {device.device: self._render_attributes(device) for device in record.devices}
+            self._metadata.write(record.claim.uid, request, render_metadata(record, request, attributes))
+        document = render_claim_cdi(
+            record,
+            common_nodes=self._host.list_common_nodes(),
+            device_nodes=[self._list_nodes(record, device) for device in record.devices],
+            metadata_paths={request: str(path) for request, path in paths.items()},
+            annotations={_RECORD: encode_record(record).decode()},
+        )
+        self._cdi.write(record.claim.uid, document)
+        return render_answer(record, render_cdi_ids(record))
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove all files of the claim; nothing happens where there are none."""
+        self._cdi.remove(claim_uid)
+        self._metadata.remove(claim_uid)
+
+    def read_record(self, claim_uid: str) -> ClaimRecord | None:
+        """The record that the claim's CDI file carries; None without one, or where that file is damaged too."""
+        try:
+            document = self._cdi.read(claim_uid)
+            annotation = (document or {}).get("annotations", {}).get(_RECORD)
+            record = decode_record(annotation.encode()) if isinstance(annotation, str) else None
+        except (StateError, AttributeError):
+            return None
+        return record if record is not None and record.claim.uid == claim_uid else None
+
+    def list_cdi_claims(self) -> tuple[str, ...]:
+        """UIDs of the claims that have a CDI file of ours."""
+        return self._cdi.list_ours()
+
+    def list_claims(self) -> tuple[str, ...]:
+        """UIDs of the claims that have any file of ours."""
+        return tuple(sorted({*self._cdi.list_ours(), *self._metadata.list_claims()}))
+
+    def _list_nodes(self, record: ClaimRecord, device: RecordedDevice) -> Sequence[DeviceNode]:
+        minor = self._get_minor(record, device)
+        nodes = [self._host.get_gpu_node(minor)]
+        current = device.current
+        if current is not None:
+            if current.gi_id is None or current.ci_id is None:
+                raise StateError(f"claim {record.claim}: device {device.device} has no instance on record")
+            nodes.extend(self._host.get_capability_nodes(minor, current.gi_id, current.ci_id))
+        return nodes
+
+    def _get_minor(self, record: ClaimRecord, device: RecordedDevice) -> int:
+        try:
+            return self._nvml.get_minor_number(device.gpu_uuid)
+        except NvmlError as error:
+            raise TryAgain(
+                f"claim {record.claim.namespace}/{record.claim.name}: device {device.device}: {error}; the kubelet "
+                "tries again by itself"
+            ) from error
+
+    def _render_attributes(self, device: RecordedDevice) -> Json:
+        known = self._lookout.roster.find(device.gpu_uuid)
+        if known is None:
+            return {}
+        current = device.current
+        profile = current and next((p for p in known.gpu.profiles if p.profile_id == current.profile_id), None)
+        partition = Partition(profile=profile, placement=current.placement) if current and profile else None
+        return render_attributes(OfferedDevice(name=device.device, partition=partition), known, self._lookout.roster)
