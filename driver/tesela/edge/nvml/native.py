@@ -1,0 +1,374 @@
+"""`NativeNvml`: the NVML port over NVIDIA's library, through the module `pynvml` of nvidia-ml-py.
+
+The binding's habits stay in here: errors that are not hashable, handles that do not compare, bytes in structs, missing
+symbols, version words. Every method answers in the port's types; nothing untyped leaves this file. A GPU's handle is
+kept by UUID and dropped as soon as a call on it fails in a way that could mean a stale handle.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_uint
+from typing import Any, Final
+
+import pynvml
+
+from tesela.core.errors import NvmlError
+from tesela.core.model import Placement
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.functions import FUNCTIONS
+from tesela.edge.nvml.port import (
+    ComputeInstanceInfo,
+    ComputeInstanceProfileInfo,
+    FabricInfo,
+    GpuInstanceInfo,
+    GpuInstanceProfileInfo,
+    MemoryInfo,
+    MigMode,
+    PciInfo,
+    ProcessInfo,
+)
+
+_NO_INSTANCE: Final = 0xFFFFFFFF
+_MAX_INSTANCES: Final = 32
+"""Room for the instances of one profile: NVML numbers at most 15 GPU and 8 compute instances."""
+_STALE_HANDLE: Final = frozenset(
+    {codes.UNINITIALIZED, codes.INVALID_ARGUMENT, codes.NOT_FOUND, codes.GPU_IS_LOST, codes.UNKNOWN}
+)
+_ADDRESSING_MODES: Final = {0: "None", 1: "HMM", 2: "ATS"}
+_VALUE_FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of nvmlValue_t by nvmlValueType_t."""
+
+
+class NativeNvml:
+    """The host's NVML. The library is loaded by `init`; without it that raises LIBRARY_NOT_FOUND."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def init(self) -> None:
+        _checked("init", pynvml.nvmlInitWithFlags, 0)
+
+    def shutdown(self) -> None:
+        _checked("shutdown", pynvml.nvmlShutdown)
+        with self._lock:
+            self._handles.clear()
+
+    def get_driver_version(self) -> str:
+        return str(_checked("get_driver_version", pynvml.nvmlSystemGetDriverVersion))
+
+    def get_cuda_driver_version(self) -> int:
+        return int(_checked("get_cuda_driver_version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
+
+    def get_device_count(self) -> int:
+        return int(_checked("get_device_count", pynvml.nvmlDeviceGetCount))
+
+    def get_uuid(self, index: int) -> str:
+        if index < 0:
+            raise NvmlError(codes.INVALID_ARGUMENT, FUNCTIONS["get_uuid"], codes.TEXTS[codes.INVALID_ARGUMENT])
+        handle = _checked("get_uuid", pynvml.nvmlDeviceGetHandleByIndex, index)
+        gpu_uuid = str(_checked("get_uuid", pynvml.nvmlDeviceGetUUID, handle))
+        with self._lock:
+            self._handles[gpu_uuid] = handle
+        return gpu_uuid
+
+    def get_index(self, gpu_uuid: str) -> int:
+        return int(self._device("get_index", gpu_uuid, pynvml.nvmlDeviceGetIndex))
+
+    def get_minor_number(self, gpu_uuid: str) -> int:
+        return int(self._device("get_minor_number", gpu_uuid, pynvml.nvmlDeviceGetMinorNumber))
+
+    def get_name(self, gpu_uuid: str) -> str:
+        return str(self._device("get_name", gpu_uuid, pynvml.nvmlDeviceGetName))
+
+    def get_brand(self, gpu_uuid: str) -> int:
+        return int(self._device("get_brand", gpu_uuid, pynvml.nvmlDeviceGetBrand))
+
+    def get_architecture(self, gpu_uuid: str) -> int:
+        return int(self._device("get_architecture", gpu_uuid, pynvml.nvmlDeviceGetArchitecture))
+
+    def get_cuda_compute_capability(self, gpu_uuid: str) -> tuple[int, int]:
+        function = "get_cuda_compute_capability"
+        major, minor = self._device(function, gpu_uuid, pynvml.nvmlDeviceGetCudaComputeCapability)
+        return int(major), int(minor)
+
+    def get_pci_info(self, gpu_uuid: str) -> PciInfo:
+        info = self._device("get_pci_info", gpu_uuid, pynvml.nvmlDeviceGetPciInfo)
+        return PciInfo(bus_id=_text(info.busId), pci_device_id=int(info.pciDeviceId))
+
+    def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
+        info = self._device("get_memory_info", gpu_uuid, pynvml.nvmlDeviceGetMemoryInfo)
+        return MemoryInfo(total_bytes=int(info.total), free_bytes=int(info.free), used_bytes=int(info.used))
+
+    def get_addressing_mode(self, gpu_uuid: str) -> str:
+        mode = int(self._device("get_addressing_mode", gpu_uuid, pynvml.nvmlDeviceGetAddressingMode))
+        return _ADDRESSING_MODES.get(mode, "None")
+
+    def get_virtualization_mode(self, gpu_uuid: str) -> int:
+        return int(self._device("get_virtualization_mode", gpu_uuid, pynvml.nvmlDeviceGetVirtualizationMode))
+
+    def get_fabric_info(self, gpu_uuid: str) -> FabricInfo:
+        info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+        try:
+            self._device("get_fabric_info", gpu_uuid, pynvml.nvmlDeviceGetGpuFabricInfoV, byref(info))
+        except NvmlError as error:
+            if error.code != codes.FUNCTION_NOT_FOUND:
+                raise
+            info = pynvml.c_nvmlGpuFabricInfo_t()
+            self._device("get_fabric_info", gpu_uuid, pynvml.nvmlDeviceGetGpuFabricInfo, byref(info))
+        if int(info.state) == codes.FABRIC_NOT_SUPPORTED:
+            raise NvmlError(codes.NOT_SUPPORTED, FUNCTIONS["get_fabric_info"], codes.TEXTS[codes.NOT_SUPPORTED])
+        cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
+        return FabricInfo(
+            cluster_uuid=str(cluster) if cluster.int else "", clique_id=int(info.cliqueId), state=int(info.state)
+        )
+
+    def get_field_values(self, gpu_uuid: str, field_ids: Sequence[int]) -> tuple[int | None, ...]:
+        if not field_ids:
+            return ()
+        values = self._device("get_field_values", gpu_uuid, pynvml.nvmlDeviceGetFieldValues, list(field_ids))
+        return tuple(_field_value(value) for value in values)
+
+    def get_mig_mode(self, gpu_uuid: str) -> MigMode:
+        current, pending = self._device("get_mig_mode", gpu_uuid, pynvml.nvmlDeviceGetMigMode)
+        return MigMode(current=int(current), pending=int(pending))
+
+    def set_mig_mode(self, gpu_uuid: str, mode: int) -> int:
+        try:
+            return int(self._device("set_mig_mode", gpu_uuid, pynvml.nvmlDeviceSetMigMode, mode))
+        finally:
+            self._forget(gpu_uuid)  # the GPU may have been unbound and bound again: an old handle means nothing
+
+    def get_gpu_instance_profile_info(self, gpu_uuid: str, profile_enum: int) -> GpuInstanceProfileInfo:
+        function = "get_gpu_instance_profile_info"
+        info = self._versioned(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceProfileInfo, profile_enum)
+        return GpuInstanceProfileInfo(
+            profile_id=int(info.id),
+            name=_profile_name(info),
+            slice_count=int(info.sliceCount),
+            instance_count=int(info.instanceCount),
+            multiprocessor_count=int(info.multiprocessorCount),
+            copy_engine_count=int(info.copyEngineCount),
+            decoder_count=int(info.decoderCount),
+            encoder_count=int(info.encoderCount),
+            jpeg_count=int(info.jpegCount),
+            ofa_count=int(info.ofaCount),
+            memory_size_mib=int(info.memorySizeMB),
+        )
+
+    def get_gpu_instance_possible_placements(self, gpu_uuid: str, profile_id: int) -> tuple[Placement, ...]:
+        function = "get_gpu_instance_possible_placements"
+        query, count = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, c_uint()
+        self._device(function, gpu_uuid, query, profile_id, None, byref(count))
+        placements = (pynvml.c_nvmlGpuInstancePlacement_t * max(count.value, 1))()
+        self._device(function, gpu_uuid, query, profile_id, placements, byref(count))
+        return tuple(Placement(start=int(p.start), size=int(p.size)) for p in placements[: count.value])
+
+    def get_gpu_instance_remaining_capacity(self, gpu_uuid: str, profile_id: int) -> int:
+        function = "get_gpu_instance_remaining_capacity"
+        return int(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity, profile_id))
+
+    def create_gpu_instance(self, gpu_uuid: str, profile_id: int, placement: Placement) -> GpuInstanceInfo:
+        if placement.start < 0 or placement.size < 1:
+            function = FUNCTIONS["create_gpu_instance"]
+            raise NvmlError(codes.INVALID_ARGUMENT, function, codes.TEXTS[codes.INVALID_ARGUMENT])
+        wanted = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
+        create = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
+        instance = self._device("create_gpu_instance", gpu_uuid, create, profile_id, byref(wanted))
+        try:
+            return _gpu_instance_info("create_gpu_instance", instance)
+        except NvmlError:
+            # Nobody could name it any more: it would hold its slices until the next walk.
+            _checked("destroy_gpu_instance", pynvml.nvmlGpuInstanceDestroy, instance)
+            raise
+
+    def get_gpu_instances(self, gpu_uuid: str, profile_id: int) -> tuple[GpuInstanceInfo, ...]:
+        instances, count = (pynvml.c_nvmlGpuInstance_t * _MAX_INSTANCES)(), c_uint(_MAX_INSTANCES)
+        query = pynvml.nvmlDeviceGetGpuInstances
+        self._device("get_gpu_instances", gpu_uuid, query, profile_id, instances, byref(count))
+        return tuple(_gpu_instance_info("get_gpu_instances", i) for i in instances[: count.value])
+
+    def get_gpu_instance_by_id(self, gpu_uuid: str, gi_id: int) -> GpuInstanceInfo:
+        function = "get_gpu_instance_by_id"
+        return _gpu_instance_info(function, self._gpu_instance(function, gpu_uuid, gi_id))
+
+    def destroy_gpu_instance(self, gpu_uuid: str, gi_id: int) -> None:
+        instance = self._gpu_instance("destroy_gpu_instance", gpu_uuid, gi_id)
+        _checked("destroy_gpu_instance", pynvml.nvmlGpuInstanceDestroy, instance)
+
+    def get_compute_instance_profile_info(
+        self, gpu_uuid: str, gi_id: int, profile_enum: int
+    ) -> ComputeInstanceProfileInfo:
+        function = "get_compute_instance_profile_info"
+        instance = self._gpu_instance(function, gpu_uuid, gi_id)
+        shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        query = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+        info = _with_version(lambda version: _checked(function, query, instance, profile_enum, shared, version))
+        return ComputeInstanceProfileInfo(
+            profile_id=int(info.id),
+            name=_profile_name(info),
+            slice_count=int(info.sliceCount),
+            instance_count=int(info.instanceCount),
+            multiprocessor_count=int(info.multiprocessorCount),
+        )
+
+    def create_compute_instance(self, gpu_uuid: str, gi_id: int, profile_id: int) -> ComputeInstanceInfo:
+        function = "create_compute_instance"
+        instance = self._gpu_instance(function, gpu_uuid, gi_id)
+        compute = _checked(function, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, profile_id)
+        try:
+            return self._compute_instance_info(function, gpu_uuid, gi_id, compute)
+        except NvmlError:
+            _checked("destroy_compute_instance", pynvml.nvmlComputeInstanceDestroy, compute)
+            raise
+
+    def get_compute_instances(self, gpu_uuid: str, gi_id: int, profile_id: int) -> tuple[ComputeInstanceInfo, ...]:
+        function = "get_compute_instances"
+        instance = self._gpu_instance(function, gpu_uuid, gi_id)
+        found, count = (pynvml.c_nvmlComputeInstance_t * _MAX_INSTANCES)(), c_uint(_MAX_INSTANCES)
+        _checked(function, pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, found, byref(count))
+        return tuple(self._compute_instance_info(function, gpu_uuid, gi_id, c) for c in found[: count.value])
+
+    def destroy_compute_instance(self, gpu_uuid: str, gi_id: int, ci_id: int) -> None:
+        function = "destroy_compute_instance"
+        instance = self._gpu_instance(function, gpu_uuid, gi_id)
+        compute = _checked(function, pynvml.nvmlGpuInstanceGetComputeInstanceById, instance, ci_id)
+        _checked(function, pynvml.nvmlComputeInstanceDestroy, compute)
+
+    def get_compute_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
+        function = "get_compute_running_processes"
+        return _processes(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetComputeRunningProcesses))
+
+    def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
+        function = "get_graphics_running_processes"
+        return _processes(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGraphicsRunningProcesses))
+
+    # Handles
+
+    def _device(self, function: str, gpu_uuid: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        with self._lock:
+            handle = self._handles.get(gpu_uuid)
+        if handle is None:
+            handle = self._find(function, gpu_uuid)
+        try:
+            return _checked(function, call, handle, *arguments)
+        except NvmlError as error:
+            if error.code in _STALE_HANDLE:
+                self._forget(gpu_uuid)
+            raise
+
+    def _find(self, function: str, gpu_uuid: str) -> Any:
+        try:
+            handle = _checked(function, pynvml.nvmlDeviceGetHandleByUUID, gpu_uuid)
+        except NvmlError as error:
+            # Some libraries call a UUID they do not know an invalid argument; the port has one word for both.
+            if error.code != codes.INVALID_ARGUMENT:
+                raise
+            raise NvmlError(codes.NOT_FOUND, error.function, codes.TEXTS[codes.NOT_FOUND]) from error
+        with self._lock:
+            self._handles[gpu_uuid] = handle
+        return handle
+
+    def _forget(self, gpu_uuid: str) -> None:
+        with self._lock:
+            self._handles.pop(gpu_uuid, None)
+
+    def _versioned(self, function: str, gpu_uuid: str, call: Callable[..., Any], argument: int) -> Any:
+        return _with_version(lambda version: self._device(function, gpu_uuid, call, argument, version))
+
+    def _gpu_instance(self, function: str, gpu_uuid: str, gi_id: int) -> Any:
+        return self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceById, gi_id)
+
+    def _compute_instance_info(self, function: str, gpu_uuid: str, gi_id: int, compute: Any) -> ComputeInstanceInfo:
+        info = _checked(function, pynvml.nvmlComputeInstanceGetInfo, compute)
+        return ComputeInstanceInfo(
+            ci_id=int(info.id),
+            gi_id=gi_id,
+            profile_id=int(info.profileId),
+            mig_uuid=self._mig_uuid(function, gpu_uuid, gi_id, info),
+        )
+
+    def _mig_uuid(self, function: str, gpu_uuid: str, gi_id: int, info: Any) -> str:
+        # nvml.h calls the field the parent device, drivers put the MIG device there: ask what it is, or walk.
+        if info.device and _checked(function, pynvml.nvmlDeviceIsMigDeviceHandle, info.device).value:
+            return str(_checked(function, pynvml.nvmlDeviceGetUUID, info.device))
+        for index in range(int(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetMaxMigDeviceCount))):
+            try:
+                mig = self._device(function, gpu_uuid, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, index)
+            except NvmlError as error:
+                if error.code != codes.NOT_FOUND:
+                    raise
+                continue  # indexes have holes
+            ids = (
+                _checked(function, pynvml.nvmlDeviceGetGpuInstanceId, mig),
+                _checked(function, pynvml.nvmlDeviceGetComputeInstanceId, mig),
+            )
+            if ids == (gi_id, info.id):
+                return str(_checked(function, pynvml.nvmlDeviceGetUUID, mig))
+        text = f"no MIG device for compute instance {info.id} of GPU instance {gi_id}"
+        raise NvmlError(codes.NOT_FOUND, FUNCTIONS[function], text)
+
+
+def _checked(function: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """What `call` returns. NvmlError: NVML's own code, in NVML's words."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLLibraryMismatchError as error:
+        # The binding's way to say that this driver lacks the function's version.
+        raise NvmlError(codes.FUNCTION_NOT_FOUND, FUNCTIONS[function], str(error)) from error
+    except pynvml.NVMLError as error:
+        # Not str(error): for codes the binding does not know it calls the library, which may be gone.
+        code = int(error.value)
+        raise NvmlError(code, FUNCTIONS[function], codes.TEXTS.get(code, f"NVML code {code}")) from None
+
+
+def _with_version(query: Callable[[int], Any]) -> Any:
+    """The v2 struct, or v1 where the library has no v2 call or does not know its version word."""
+    try:
+        return query(2)
+    except NvmlError as error:
+        if error.code not in {codes.FUNCTION_NOT_FOUND, codes.ARGUMENT_VERSION_MISMATCH}:
+            raise
+        return query(1)
+
+
+def _gpu_instance_info(function: str, instance: Any) -> GpuInstanceInfo:
+    info = _checked(function, pynvml.nvmlGpuInstanceGetInfo, instance)
+    return GpuInstanceInfo(
+        gi_id=int(info.id),
+        profile_id=int(info.profileId),
+        placement=Placement(start=int(info.placement.start), size=int(info.placement.size)),
+    )
+
+
+def _processes(found: Any) -> tuple[ProcessInfo, ...]:
+    return tuple(
+        ProcessInfo(
+            pid=int(process.pid),
+            gi_id=_instance_id(process.gpuInstanceId),
+            ci_id=_instance_id(process.computeInstanceId),
+        )
+        for process in found
+    )
+
+
+def _instance_id(value: Any) -> int | None:
+    return None if value is None or int(value) == _NO_INSTANCE else int(value)
+
+
+def _field_value(value: Any) -> int | None:
+    if int(value.nvmlReturn) != codes.SUCCESS or not 0 <= int(value.valueType) < len(_VALUE_FIELDS):
+        return None
+    return int(getattr(value.value, _VALUE_FIELDS[int(value.valueType)]))
+
+
+def _profile_name(info: Any) -> str:
+    # Drivers write "MIG 1g.5gb"; the v1 structs have no name.
+    return _text(getattr(info, "name", "")).removeprefix("MIG ")
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
