@@ -21,7 +21,7 @@ _MAX_ATTRIBUTES: Final = 32
 """DeviceMetadata v1beta1: at most 32 attributes on a device."""
 
 
-def list_metadata_requests(record: ClaimRecord) -> tuple[str, ...]:
+def find_requests(record: ClaimRecord) -> tuple[str, ...]:
     """The base names of the claim's requests, each of which has a metadata file, in the allocation's order."""
     return tuple(dict.fromkeys(device.base_request for device in record.devices))
 

@@ -1,0 +1,112 @@
+"""The host's `nvidia-smi`, for the one thing that NVML has no call for: the time slice of a GPU.
+
+The program is the host's own, so that it matches the kernel module; it is run as it lies, with the host's NVML
+library in front of any other.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tesela.core.config import TimeSliceInterval
+from tesela.core.errors import TryAgain
+
+_TIMEOUT_S: Final = 10.0
+_KILLED_WAIT_S: Final = 1.0
+_PROGRAM_FOLDERS: Final = ("usr/bin", "usr/local/bin", "bin", "opt/bin", "usr/local/nvidia/bin", "opt/nvidia/bin")
+_LIBRARY_FOLDERS: Final = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/local/nvidia/lib64",
+)
+_LIBRARY: Final = "libnvidia-ml.so.1"
+
+
+class NvidiaSmi:
+    """Runs the program found below `driver_root_mount`, or the one at `path`; no call takes longer than `timeout_s`."""
+
+    def __init__(
+        self, *, driver_root_mount: Path = Path("/"), path: Path | None = None, timeout_s: float = _TIMEOUT_S
+    ) -> None:
+        self._root = driver_root_mount
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def set_time_slice(self, gpu_uuid: str, interval: str) -> None:
+        """Sets the interval (a name of `TimeSliceInterval`) on a whole GPU, after its compute mode is set to DEFAULT.
+
+        Time slices have no effect while a GPU is in an exclusive compute mode. TryAgain carries what the program said.
+        """
+        number = TimeSliceInterval(interval).number
+        what = f"set the time slice of GPU {gpu_uuid} to {interval}"
+        self._run(("-i", gpu_uuid, "-c", "DEFAULT"), what)
+        self._run(("compute-policy", "-i", gpu_uuid, "--set-timeslice", str(number)), what)
+
+    def _run(self, arguments: Sequence[str], what: str) -> None:
+        program = self._find_program(what)
+        command = f"{program.name} {' '.join(arguments)}"
+        try:
+            process = subprocess.Popen(  # noqa: S603 -- no shell; the arguments are a UUID and words of ours
+                [str(program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self._render_environment(),
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise TryAgain(f"cannot {what}: {program}: {error.strerror}: check --driver-root-mount") from error
+        try:
+            output, _ = process.communicate(timeout=self._timeout_s)
+        except subprocess.TimeoutExpired as error:
+            _abandon(process)
+            raise TryAgain(
+                f"cannot {what}: `{command}` took over {self._timeout_s:g} s; look at the GPU with nvidia-smi on the "
+                "host, the kubelet tries again by itself"
+            ) from error
+        if process.returncode != 0:
+            said = " ".join(output.split())[:300] or "nothing"
+            raise TryAgain(
+                f"cannot {what}: `{command}` ended with {process.returncode} and said: {said}; try it on the host, the "
+                "kubelet tries again by itself"
+            )
+
+    def _find_program(self, what: str) -> Path:
+        if self._path is not None:
+            return self._path
+        for folder in _PROGRAM_FOLDERS:
+            program = self._root / folder / "nvidia-smi"
+            if program.is_file():
+                return program
+        raise TryAgain(
+            f"cannot {what}: there is no nvidia-smi in {', '.join(_PROGRAM_FOLDERS)} below {self._root}: point "
+            "--driver-root-mount at the host's driver, or take timeSlicingConfig out of the claim's config"
+        )
+
+    def _render_environment(self) -> dict[str, str]:
+        if self._root == Path("/"):
+            return {}
+        libraries = (self._root / folder / _LIBRARY for folder in _LIBRARY_FOLDERS)
+        library = next((path for path in libraries if path.exists()), None)
+        return {"LD_PRELOAD": str(library)} if library is not None else {}
+
+
+def _abandon(process: subprocess.Popen[str]) -> None:
+    """Kills the program and does not wait long: one that hangs in the kernel ends when the kernel lets it."""
+    process.kill()
+    try:
+        process.wait(_KILLED_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
