@@ -15,12 +15,13 @@ The first rule that matches a GPU decides; a GPU that no rule names gets `onDema
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tesela.core.errors import DocumentError
+from tesela.core.errors import DocumentError, StartError
 from tesela.core.model import Shape
 from tesela.core.shape import Policy, PolicyRule
 
@@ -52,6 +53,16 @@ class _Rule(_Strict):
 class _Document(_Strict):
     version: int
     rules: list[_Rule]
+
+
+def read_policy(path: Path) -> Policy:
+    """The policy in the file at `path`. StartError names the file, the field and what is wrong."""
+    try:
+        return decode_policy(path.read_bytes())
+    except OSError as error:
+        raise StartError(f"the policy file {path} cannot be read: {error.strerror}; check --policy") from error
+    except DocumentError as error:
+        raise StartError(f"the policy file {path}: {error}") from error
 
 
 def decode_policy(text: str | bytes) -> Policy:
