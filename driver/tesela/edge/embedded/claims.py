@@ -18,7 +18,6 @@ from tesela.edge.kube.port import Json
 MAX_ENTRIES = 32
 MAX_SUBREQUESTS = 8
 MAX_RESERVATIONS = 256
-MAX_TOLERATIONS = 16
 MAX_CEL_BYTES = 10 * 1024
 MAX_PARAMETERS_BYTES = 10 * 1024
 MODES = ("All", "ExactCount")
@@ -92,7 +91,7 @@ CLAIM_STATUS: Schema = Struct(
                     }
                 ),
                 "nodeSelector": Leaf.RAW,
-                "allocationTimestamp": _S,
+                "allocationTimestamp": Leaf.TIME,
             }
         ),
         "reservedFor": ListOf(Struct({"apiGroup": Leaf.OMITTED_STRING, "resource": _S, "name": _S, "uid": _S})),
@@ -160,7 +159,7 @@ def _check_request(request: Json, path: str, problems: Problems, *, admin_allowe
         problems.required(path, "exactly one of `exactly` or `firstAvailable` is required")
     if exactly is not None and alternatives:
         text = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"
-        problems.invalid(path, "null", text)
+        problems.invalid(path, None, text)
     if exactly is not None:
         _check_asked(exactly, f"{path}.exactly", problems)
         if exactly.get("adminAccess") and not admin_allowed:
@@ -188,9 +187,7 @@ def _check_asked(asked: Json, path: str, problems: Problems) -> None:
         problems.invalid(f"{path}.count", count, "must not be specified when allocationMode is 'All'")
     elif mode == "ExactCount" and count <= 0:
         problems.invalid(f"{path}.count", count, "must be greater than zero")
-    tolerations = asked.get("tolerations", [])
-    problems.too_many(f"{path}.tolerations", len(tolerations), MAX_TOLERATIONS)
-    for index, toleration in enumerate(tolerations):
+    for index, toleration in enumerate(asked.get("tolerations", [])):
         _check_toleration(toleration, f"{path}.tolerations[{index}]", problems)
 
 
@@ -289,7 +286,7 @@ def check_claim_status(claim: Json, old: Json, problems: Problems) -> None:
         text = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"
         problems.forbidden("status.reservedFor", text)
     if allocation is not None and before.get("allocation") not in (None, allocation):
-        problems.invalid("status.allocation", "null", "field cannot be modified once set")
+        problems.invalid("status.allocation", None, "field cannot be modified once set")
     if allocation is not None:
         _check_allocation(allocation, claim["spec"], problems)
     _check_device_status(status, allocation or {}, problems)

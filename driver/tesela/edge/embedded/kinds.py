@@ -55,6 +55,8 @@ def decode_object(resource: Resource, obj: Json) -> Json:
     try:
         if schema := SPEC_SCHEMAS.get(resource.plural):
             kept["spec"] = decode(schema, obj.get("spec") or {}, "spec")
+        if resource == RESOURCE_SLICES:
+            _keep_empty_lists(obj.get("spec") or {}, kept["spec"])
         if resource == RESOURCE_CLAIMS:
             kept["status"] = decode(claims.CLAIM_STATUS, obj.get("status") or {}, "status")
         elif resource == DEVICE_CLASSES or resource.plural not in WITH_STATUS:
@@ -62,6 +64,14 @@ def decode_object(resource: Resource, obj: Json) -> Json:
     except DecodeError as error:
         raise _bad_request(resource, f"json: {error}") from error
     return kept
+
+
+def _keep_empty_lists(spec: Json, kept: Json) -> None:
+    """Keeps an empty list of counters or devices beside the other: the server refuses the pair by presence."""
+    fields = ("devices", "sharedCounters")
+    if all(spec.get(field) is not None for field in fields):
+        for field in fields:
+            kept.setdefault(field, [])
 
 
 def _bad_request(resource: Resource, detail: str) -> ApiError:
@@ -76,7 +86,7 @@ def prepare(resource: Resource, obj: Json, old: Json | None, context: Context) -
         case RESOURCE_SLICES.plural:
             before = old["spec"] if old else None
             slices.drop_gated(spec, before, context.features)
-            slices.default_taints(spec, before, context.now)
+            slices.default_taints(spec, context.now)
         case RESOURCE_CLAIMS.plural:
             _prepare_claim(spec, context)
         case RESOURCE_CLAIM_TEMPLATES.plural:
@@ -110,7 +120,7 @@ def check(resource: Resource, obj: Json, old: Json | None, context: Context) -> 
             slices.check_slice(spec, old["spec"] if old else None, context.features, problems)
         case RESOURCE_CLAIMS.plural | RESOURCE_CLAIM_TEMPLATES.plural if old is not None:
             if spec != old["spec"]:
-                problems.invalid("spec", "null", "field is immutable")
+                problems.invalid("spec", None, "field is immutable")
         case RESOURCE_CLAIMS.plural:
             claims.check_claim(spec, "spec", problems, admin_allowed=context.admin_allowed)
         case RESOURCE_CLAIM_TEMPLATES.plural:

@@ -5,6 +5,7 @@ Rules: k8s.io/apimachinery pkg/util/validation; each function notes problems, no
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ SEMVER = re.compile(
     r"(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?",
     re.ASCII,
 )
+MAX_SUBDOMAIN = 253
 _LOWER = "lower case alphanumeric characters"
 
 
@@ -31,7 +33,7 @@ class Problems:
         self.found: list[str] = []
 
     def invalid(self, path: str, value: Any, detail: str) -> None:
-        shown = f'"{value}"' if isinstance(value, str) else value
+        shown = "null" if value is None else json.dumps(value)
         self.found.append(f"{path}: Invalid value: {shown}: {detail}")
 
     def required(self, path: str, detail: str = "") -> None:
@@ -57,17 +59,17 @@ class Problems:
 
     def dns_label(self, path: str, value: str) -> None:
         """RFC 1123 label, up to 63 characters."""
-        if not value:
-            self.required(path)
-        elif len(value) > 63 or not DNS_LABEL.fullmatch(value):
+        if len(value) > 63 or not DNS_LABEL.fullmatch(value):
             self.invalid(path, value, f"a lowercase RFC 1123 label must consist of {_LOWER} or '-'")
 
-    def dns_subdomain(self, path: str, value: str, limit: int = 253) -> None:
+    def dns_subdomain(self, path: str, value: str, limit: int = MAX_SUBDOMAIN) -> None:
         """RFC 1123 subdomain of at most `limit` characters."""
         if not value:
             self.required(path)
-        elif len(value) > limit:
+        elif len(value) > limit and limit < MAX_SUBDOMAIN:
             self.too_long(path, limit)
+        elif len(value) > MAX_SUBDOMAIN:
+            self.invalid(path, value, f"must be no more than {MAX_SUBDOMAIN} characters")
         elif not DNS_SUBDOMAIN.fullmatch(value):
             self.invalid(path, value, f"a lowercase RFC 1123 subdomain must consist of {_LOWER}, '-' or '.'")
 

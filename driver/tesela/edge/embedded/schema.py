@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeAlias
 
 from tesela.edge.embedded.quantity import canonical
 
+MAX_INT64 = 2**63 - 1
 QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
@@ -23,6 +25,8 @@ class Leaf(Enum):
     INT = "int64"
     BOOL = "bool"
     QUANTITY = "quantity"
+    VALUE = "quantity, 0 when missing"
+    TIME = "RFC 3339 time, kept to the second"
     RAW = "raw"
 
 
@@ -73,6 +77,8 @@ def _struct(fields: Mapping[str, Schema], value: dict[str, Any], path: str) -> d
     kept = {}
     for name, schema in fields.items():
         if (entry := value.get(name)) is None:
+            if schema is Leaf.VALUE:
+                kept[name] = "0"
             continue
         decoded = decode(schema, entry, f"{path}.{name}" if path else name)
         empty = decoded in ([], {}) if isinstance(schema, ListOf | MapOf) else False
@@ -85,17 +91,33 @@ def _struct(fields: Mapping[str, Schema], value: dict[str, Any], path: str) -> d
 def _leaf(leaf: Leaf, value: Any, path: str) -> Any:
     if leaf is Leaf.RAW:
         return value
-    if leaf is Leaf.QUANTITY:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise DecodeError(QUANTITY_TEXT)
-        try:
-            return canonical(str(value))
-        except ValueError as error:
-            raise DecodeError(QUANTITY_TEXT) from error
+    if leaf in {Leaf.QUANTITY, Leaf.VALUE}:
+        return _quantity(value)
+    if leaf is Leaf.TIME:
+        return _time(value)
     wanted = {Leaf.INT: int, Leaf.BOOL: bool}.get(leaf, str)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise DecodeError(f"cannot unmarshal {_json_type(value)} into field {path} of type {leaf.value}")
+    if isinstance(value, int) and not -MAX_INT64 - 1 <= value <= MAX_INT64:
+        raise DecodeError(f"cannot unmarshal number {value} into field {path} of type {leaf.value}")
     return value
+
+
+def _quantity(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise DecodeError(QUANTITY_TEXT)
+    try:
+        return canonical(str(value))
+    except ValueError as error:
+        raise DecodeError(QUANTITY_TEXT) from error
+
+
+def _time(value: Any) -> str:
+    try:
+        parsed = datetime.fromisoformat(value).astimezone(UTC)
+    except (TypeError, ValueError) as error:
+        raise DecodeError(f'parsing time "{value}"') from error
+    return parsed.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _object(value: Any, path: str) -> dict[str, Any]:

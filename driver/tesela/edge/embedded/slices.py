@@ -29,7 +29,7 @@ VALUE_FIELDS = ("int", "bool", "string", "version", "ints", "bools", "strings", 
 NODE_FIELDS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
 _S, _I, _B, _Q = Leaf.STRING, Leaf.INT, Leaf.BOOL, Leaf.QUANTITY
-_COUNTERS = MapOf(Struct({"value": _Q}))
+_COUNTERS = MapOf(Struct({"value": Leaf.VALUE}))
 _POLICY = Struct(
     {
         "default": _Q,
@@ -49,12 +49,12 @@ _ATTRIBUTE = Struct(
         "versions": ListOf(_S),
     }
 )
-_TAINT = Struct({"key": _S, "value": Leaf.OMITTED_STRING, "effect": _S, "timeAdded": _S})
+_TAINT = Struct({"key": _S, "value": Leaf.OMITTED_STRING, "effect": _S, "timeAdded": Leaf.TIME})
 _DEVICE = Struct(
     {
         "name": _S,
         "attributes": MapOf(_ATTRIBUTE),
-        "capacity": MapOf(Struct({"value": _Q, "requestPolicy": _POLICY})),
+        "capacity": MapOf(Struct({"value": Leaf.VALUE, "requestPolicy": _POLICY})),
         "consumesCounters": ListOf(
             Struct({"counterSet": _S, "counters": _COUNTERS, "compatibilityGroups": ListOf(_S)})
         ),
@@ -137,20 +137,11 @@ def _uses(old: Json | None, gate: str) -> bool:
     )
 
 
-def default_taints(spec: Json, old: Json | None, now: str) -> None:
-    """Sets `timeAdded` of new taints, and renews it where a taint's effect changed."""
-    before = {
-        (device["name"], taint["key"]): taint
-        for device in (old or {}).get("devices", [])
-        for taint in device.get("taints", [])
-    }
+def default_taints(spec: Json, now: str) -> None:
+    """Sets `timeAdded` where it is missing; a writer that leaves it out restarts the eviction clock."""
     for device in spec.get("devices", []):
         for taint in device.get("taints", []):
-            known = before.get((device.get("name"), taint.get("key")))
-            changed = known is not None and known.get("effect") != taint.get("effect")
-            renewed = changed and known is not None and known.get("timeAdded") == taint.get("timeAdded")
-            if "timeAdded" not in taint or renewed:
-                taint["timeAdded"] = now
+            taint.setdefault("timeAdded", now)
 
 
 def check_slice(spec: Json, old: Json | None, features: Features, problems: Problems) -> None:
@@ -167,7 +158,7 @@ def check_slice(spec: Json, old: Json | None, features: Features, problems: Prob
                 problems.invalid(path, new_value, "field is immutable")
     _check_node(spec, problems)
     devices, counter_sets = spec.get("devices", []), spec.get("sharedCounters", [])
-    if features.splits_counters and devices and counter_sets:
+    if features.splits_counters and "devices" in spec and "sharedCounters" in spec:
         problems.invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     fewer = any(device.get("taints") or device.get("consumesCounters") for device in devices)
     problems.too_many("spec.devices", len(devices), MAX_DEVICES_WITH_TAINTS_OR_COUNTERS if fewer else MAX_DEVICES)
@@ -254,10 +245,19 @@ def _check_device(device: Json, path: str, spec: Json, problems: Problems) -> No
     for index, taint in enumerate(taints):
         _check_taint(taint, f"{path}.taints[{index}]", problems)
     _check_binding(device, path, problems)
-    if not spec.get("perDeviceNodeSelection"):
-        for field in ("nodeName", "nodeSelector", "allNodes"):
-            if field in device:
-                problems.forbidden(f"{path}.{field}", "`perDeviceNodeSelection` must be true for this field")
+    _check_own_node(device, path, spec, problems)
+
+
+def _check_own_node(device: Json, path: str, spec: Json, problems: Problems) -> None:
+    given = [field for field in ("nodeName", "nodeSelector", "allNodes") if field in device]
+    allowed = bool(spec.get("perDeviceNodeSelection"))
+    condition = "`perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+    if given and not allowed:
+        text = f"`nodeName`, `nodeSelector` and `allNodes` can only be set if {condition}"
+        problems.invalid(path, None, text)
+    elif allowed and len(given) != 1:
+        text = f"exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when {condition}"
+        problems.required(path, text)
 
 
 def _check_attribute(value: Json, path: str, problems: Problems) -> None:
@@ -313,4 +313,4 @@ def _check_binding(device: Json, path: str, problems: Problems) -> None:
     for field, other in (names, names[::-1]):
         problems.too_many(f"{path}.{field}", len(device.get(field, [])), MAX_BINDING_CONDITIONS)
         if field in device and other not in device:
-            problems.invalid(f"{path}.{other}", "null", f"{other} are required to use {field}")
+            problems.invalid(f"{path}.{other}", None, f"{other} are required to use {field}")

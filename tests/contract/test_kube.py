@@ -1,0 +1,601 @@
+"""What every backend of the Kubernetes port promises, held against memory, the client, and a real API server."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+from contract.kube_backends import BACKENDS, Api, open_api, refusal
+from contract.kube_objects import (
+    NAMESPACE,
+    allocation,
+    claim,
+    container,
+    device,
+    device_class,
+    pod,
+    request,
+    reservation,
+    resource_slice,
+    template,
+    unique,
+)
+from tesela.core.errors import ApiConflict, ApiError, ApiGone, ApiNotFound
+from tesela.edge.kube.port import (
+    DEVICE_CLASSES,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Json,
+    WatchEvent,
+)
+
+WATCH_S = 10.0
+
+
+@pytest.fixture(params=BACKENDS)
+def api(request, tmp_path) -> Iterator[Api]:
+    with open_api(request.param, tmp_path) as opened:
+        yield opened
+
+
+def changed(obj: Json, **metadata) -> Json:
+    return {**obj, "metadata": {**obj["metadata"], **metadata}}
+
+
+def with_spec(obj: Json, **spec) -> Json:
+    return {**obj, "spec": {**obj["spec"], **spec}}
+
+
+def names(found) -> set[str]:
+    return {item["metadata"]["name"] for item in found.items}
+
+
+def events_of(api: Api, obj: Json, count: int, **selected) -> list[WatchEvent]:
+    """The first `count` events about `obj`, from its creation on."""
+    version = str(int(obj["metadata"]["resourceVersion"]) - 1)
+    stream = api.kube.watch(RESOURCE_SLICES, resource_version=version, timeout_s=WATCH_S, **selected)
+    seen = []
+    for event in stream:
+        if event.object["metadata"].get("name") == obj["metadata"]["name"]:
+            seen.append(event)
+        if len(seen) == count:
+            stream.close()
+            break
+    return seen
+
+
+# --- reading and creating -----------------------------------------------------------------------------------------
+
+
+def test_server_version_names_a_minor_release(api):
+    assert api.kube.get_server_version().startswith("v1.")
+
+
+def test_create_answers_with_what_get_reads(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    assert api.kube.get(RESOURCE_SLICES, created["metadata"]["name"]) == created
+
+
+def test_create_fills_in_the_servers_metadata(api):
+    metadata = api.create(RESOURCE_SLICES, resource_slice())["metadata"]
+    assert {"uid", "resourceVersion", "creationTimestamp", "generation"} <= set(metadata)
+
+
+def test_create_numbers_slices_and_classes_but_not_claims(api):
+    one = api.create(RESOURCE_SLICES, resource_slice())["metadata"].get("generation")
+    two = api.create(DEVICE_CLASSES, device_class(unique("class")))["metadata"].get("generation")
+    three = api.create(RESOURCE_CLAIMS, claim())["metadata"].get("generation")
+    assert (one, two, three) == (1, 1, None)
+
+
+def test_generate_name_appends_five_characters(api):
+    prefix = unique("made") + "-"
+    obj = changed(resource_slice(), generateName=prefix)
+    del obj["metadata"]["name"]
+    name = api.create(RESOURCE_SLICES, obj)["metadata"]["name"]
+    assert (name.startswith(prefix), len(name)) == (True, len(prefix) + 5)
+
+
+def test_generate_name_is_cut_to_63_characters(api):
+    obj = changed(resource_slice(), generateName="a" * 80)
+    del obj["metadata"]["name"]
+    assert len(api.create(RESOURCE_SLICES, obj)["metadata"]["name"]) == 63
+
+
+def test_create_twice_is_a_conflict(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    error = refusal(lambda: api.create(RESOURCE_SLICES, resource_slice(created["metadata"]["name"])))
+    assert (type(error), error.reason) == (ApiConflict, "AlreadyExists")
+
+
+def test_create_needs_a_living_namespace(api):
+    error = refusal(lambda: api.create(RESOURCE_CLAIMS, claim(metadata={"namespace": unique("absent")})))
+    assert type(error) is ApiNotFound
+
+
+def test_create_without_a_namespace_is_refused(api):
+    obj = claim()
+    del obj["metadata"]["namespace"]
+    assert refusal(lambda: api.create(RESOURCE_CLAIMS, obj)).status == 400
+
+
+def test_create_refuses_a_resource_version(api):
+    obj = resource_slice(metadata={"resourceVersion": "5"})
+    assert "resourceVersion should not be set" in str(refusal(lambda: api.create(RESOURCE_SLICES, obj)))
+
+
+def test_create_refuses_another_kind(api):
+    obj = {**claim(), "kind": "ResourceSlice"}
+    assert refusal(lambda: api.create(RESOURCE_CLAIMS, obj)).status == 400
+
+
+def test_get_of_an_absent_object(api):
+    assert type(refusal(lambda: api.kube.get(RESOURCE_SLICES, unique("absent")))) is ApiNotFound
+
+
+def test_list_holds_whole_objects(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    name = created["metadata"]["name"]
+    found = api.kube.list(RESOURCE_SLICES, field_selector=f"metadata.name={name}")
+    assert found.items == (created,)
+
+
+def test_list_follows_pages(api):
+    created = {api.create(RESOURCE_CLAIMS, claim())["metadata"]["name"] for _ in range(7)}
+    assert created <= names(api.kube.list(RESOURCE_CLAIMS, NAMESPACE))
+
+
+def test_list_of_one_namespace_leaves_out_others(api):
+    created = api.create(RESOURCE_CLAIMS, claim())
+    assert created["metadata"]["name"] not in names(api.kube.list(RESOURCE_CLAIMS, "kube-system"))
+
+
+def test_list_of_all_namespaces(api):
+    created = api.create(RESOURCE_CLAIMS, claim())
+    assert created["metadata"]["name"] in names(api.kube.list(RESOURCE_CLAIMS))
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_unknown_fields_vanish(api):
+    created = api.create(RESOURCE_SLICES, resource_slice(bogus=1, devices=[device(bogus=2)]))
+    assert (created["spec"].get("bogus"), created["spec"]["devices"][0].get("bogus")) == (None, None)
+
+
+def test_empty_lists_vanish(api):
+    assert "devices" not in api.create(RESOURCE_SLICES, resource_slice(devices=[]))["spec"]
+
+
+def test_an_empty_string_attribute_is_kept(api):
+    created = api.create(RESOURCE_SLICES, resource_slice(devices=[device(attributes={"profile": {"string": ""}})]))
+    assert created["spec"]["devices"][0]["attributes"] == {"profile": {"string": ""}}
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("40960Mi", "40Gi"),
+        ("1000", "1k"),
+        ("42949672960", "42949672960"),
+        ("1500m", "1500m"),
+        ("0.5", "500m"),
+        ("512Ki", "512Ki"),
+        ("0.5Ki", "512"),
+        ("1e3", "1e3"),
+        ("1.5Gi", "1536Mi"),
+        ("0Gi", "0"),
+        (7, "7"),
+    ],
+)
+def test_quantities_are_kept_in_one_spelling(api, written, kept):
+    created = api.create(RESOURCE_SLICES, resource_slice(devices=[device(capacity={"memory": {"value": written}})]))
+    assert created["spec"]["devices"][0]["capacity"]["memory"]["value"] == kept
+
+
+def test_a_taint_gets_the_time_it_was_added(api):
+    taints = [{"key": "tesela/test", "effect": "NoSchedule"}]
+    created = api.create(RESOURCE_SLICES, resource_slice(devices=[device(taints=taints)]))
+    assert created["spec"]["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
+
+
+def test_a_claims_request_gets_mode_and_count(api):
+    created = api.create(RESOURCE_CLAIMS, claim())
+    exactly = created["spec"]["devices"]["requests"][0]["exactly"]
+    assert (exactly["allocationMode"], exactly["count"]) == ("ExactCount", 1)
+
+
+def test_a_claim_starts_without_status(api):
+    created = api.create(RESOURCE_CLAIMS, {**claim(), "status": {"reservedFor": [reservation()]}})
+    assert created["status"] == {}
+
+
+def test_alpha_fields_are_dropped(api):
+    consumes = [{"counterSet": "set", "compatibilityGroups": ["a"], "counters": {"x": {"value": "1"}}}]
+    written = resource_slice(partitionTypeAttribute="x", devices=[device(consumesCounters=consumes)])
+    created = api.create(RESOURCE_SLICES, written)
+    kept = created["spec"]["devices"][0]["consumesCounters"][0]
+    assert ("partitionTypeAttribute" in created["spec"], "compatibilityGroups" in kept) == (False, False)
+
+
+# --- replacing -------------------------------------------------------------------------------------------------------
+
+
+def test_replace_raises_generation_and_version(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    pool = {**created["spec"]["pool"], "generation": 2}
+    replaced = api.kube.replace(RESOURCE_SLICES, with_spec(created, pool=pool))
+    before, after = created["metadata"], replaced["metadata"]
+    grew = int(after["resourceVersion"]) > int(before["resourceVersion"])
+    assert (after["generation"], grew) == (2, True)
+
+
+def test_replace_of_metadata_keeps_the_generation(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    replaced = api.kube.replace(RESOURCE_SLICES, changed(created, labels={"a": "b"}))
+    assert replaced["metadata"]["generation"] == 1
+
+
+def test_replace_without_a_change_writes_nothing(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    replaced = api.kube.replace(RESOURCE_SLICES, created)
+    assert replaced["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+
+
+def test_replace_of_a_stale_object_is_a_conflict(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    api.kube.replace(RESOURCE_SLICES, changed(created, labels={"a": "b"}))
+    error = refusal(lambda: api.kube.replace(RESOURCE_SLICES, changed(created, labels={"a": "c"})))
+    assert type(error) is ApiConflict
+
+
+def test_replace_of_another_uid_is_a_conflict(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    error = refusal(lambda: api.kube.replace(RESOURCE_SLICES, changed(created, uid="other")))
+    assert type(error) is ApiConflict
+
+
+def test_replace_of_an_absent_object(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    error = refusal(lambda: api.kube.replace(RESOURCE_SLICES, changed(created, name=unique("absent"))))
+    assert type(error) is ApiNotFound
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"driver": "other.example.com"}, "spec.driver: "),
+        ({"nodeName": "node-b"}, "spec.nodeName: "),
+        ({"pool": {"name": "node-b", "generation": 1, "resourceSliceCount": 1}}, "spec.pool.name: "),
+    ],
+)
+def test_immutable_fields_of_a_slice(api, spec, field):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    error = refusal(lambda: api.kube.replace(RESOURCE_SLICES, with_spec(created, **spec)))
+    assert (error.status, field in error.message, "field is immutable" in error.message) == (422, True, True)
+
+
+def test_a_claims_spec_is_immutable(api):
+    created = api.create(RESOURCE_CLAIMS, claim())
+    changed_spec = with_spec(created, devices={"requests": [request("other")]})
+    assert refusal(lambda: api.kube.replace(RESOURCE_CLAIMS, changed_spec)).status == 422
+
+
+def test_a_templates_spec_is_immutable(api):
+    created = api.create(RESOURCE_CLAIM_TEMPLATES, template())
+    changed_spec = {**created, "spec": {"spec": {"devices": {"requests": [request("other")]}}}}
+    assert refusal(lambda: api.kube.replace(RESOURCE_CLAIM_TEMPLATES, changed_spec)).status == 422
+
+
+def test_a_class_may_change(api):
+    created = api.create(DEVICE_CLASSES, device_class(unique("class")))
+    assert api.kube.replace(DEVICE_CLASSES, {**created, "spec": {}})["metadata"]["generation"] == 2
+
+
+def test_a_taints_time_survives_other_changes(api):
+    taints = [{"key": "tesela/test", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]
+    created = api.create(RESOURCE_SLICES, resource_slice(devices=[device(taints=taints)]))
+    pool = {**created["spec"]["pool"], "generation": 2}
+    replaced = api.kube.replace(RESOURCE_SLICES, with_spec(created, pool=pool))
+    assert replaced["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-02T03:04:05Z"
+
+
+def test_a_taints_time_is_the_writers_to_renew(api):
+    taints = [{"key": "tesela/test", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]
+    created = api.create(RESOURCE_SLICES, resource_slice(devices=[device(taints=taints)]))
+    harder = copy.deepcopy(created["spec"]["devices"])
+    harder[0]["taints"][0]["effect"] = "NoExecute"
+    replaced = api.kube.replace(RESOURCE_SLICES, with_spec(created, devices=harder))
+    assert replaced["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-02T03:04:05Z"
+
+
+def test_a_taint_written_without_its_time_starts_anew(api):
+    taints = [{"key": "tesela/test", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]
+    created = api.create(RESOURCE_SLICES, resource_slice(devices=[device(taints=taints)]))
+    bare = copy.deepcopy(created["spec"]["devices"])
+    del bare[0]["taints"][0]["timeAdded"]
+    replaced = api.kube.replace(RESOURCE_SLICES, with_spec(created, devices=bare))
+    assert replaced["spec"]["devices"][0]["taints"][0]["timeAdded"] > "2026-01-02T03:04:05Z"
+
+
+def test_times_are_kept_to_the_second(api):
+    taints = [{"key": "tesela/test", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05.678901Z"}]
+    created = api.create(RESOURCE_SLICES, resource_slice(devices=[device(taints=taints)]))
+    assert created["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-02T03:04:05Z"
+
+
+# --- status ---------------------------------------------------------------------------------------------------------
+
+
+def allocate(api: Api, **status) -> Json:
+    created = api.create(RESOURCE_CLAIMS, claim())
+    return api.kube.replace_status(RESOURCE_CLAIMS, {**created, "status": {"allocation": allocation(), **status}})
+
+
+def test_replace_status_changes_only_the_status(api):
+    created = api.create(RESOURCE_CLAIMS, claim())
+    written = {**changed(created, labels={"a": "b"}, finalizers=["example.com/f"]), "spec": {}}
+    written["status"] = {"allocation": allocation()}
+    replaced = api.kube.replace_status(RESOURCE_CLAIMS, written)
+    metadata = replaced["metadata"]
+    assert (replaced["spec"], metadata.get("labels"), metadata.get("finalizers")) == (created["spec"], None, None)
+
+
+def test_replace_keeps_the_status(api):
+    allocated = allocate(api)
+    assert api.kube.replace(RESOURCE_CLAIMS, {**allocated, "status": {}})["status"] == allocated["status"]
+
+
+def test_replace_status_of_a_stale_object_is_a_conflict(api):
+    created = api.create(RESOURCE_CLAIMS, claim())
+    api.kube.replace_status(RESOURCE_CLAIMS, {**created, "status": {"allocation": allocation()}})
+    error = refusal(lambda: api.kube.replace_status(RESOURCE_CLAIMS, {**created, "status": {}}))
+    assert type(error) is ApiConflict
+
+
+def test_a_slice_has_no_status(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    assert type(refusal(lambda: api.kube.replace_status(RESOURCE_SLICES, created))) is ApiNotFound
+
+
+def test_an_allocation_never_changes(api):
+    allocated = allocate(api)
+    other = {**allocated, "status": {"allocation": allocation("gpu-1")}}
+    error = refusal(lambda: api.kube.replace_status(RESOURCE_CLAIMS, other))
+    assert (error.status, "status.allocation: " in error.message) == (422, True)
+
+
+def test_an_allocation_goes_when_nothing_reserves_it(api):
+    allocated = allocate(api)
+    assert api.kube.replace_status(RESOURCE_CLAIMS, {**allocated, "status": {}})["status"] == {}
+
+
+def test_an_allocation_stays_while_reserved(api):
+    allocated = allocate(api, reservedFor=[reservation()])
+    status = {"reservedFor": [reservation()]}
+    error = refusal(lambda: api.kube.replace_status(RESOURCE_CLAIMS, {**allocated, "status": status}))
+    assert (error.status, "status.reservedFor: Forbidden" in error.message) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        ({"reservedFor": [reservation(), reservation()]}, "status.reservedFor[1]: Duplicate value"),
+        ({"reservedFor": [reservation(str(i)) for i in range(257)]}, "status.reservedFor: Too many: 257"),
+        ({"devices": [{"driver": "gpu.nvidia.com", "pool": "node-a", "device": "gpu-9"}]}, "status.devices[0]: "),
+    ],
+)
+def test_a_claims_status_is_checked(api, status, problem):
+    allocated = allocate(api)
+    written = {**allocated, "status": {**allocated["status"], **status}}
+    error = refusal(lambda: api.kube.replace_status(RESOURCE_CLAIMS, written))
+    assert (error.status, problem in error.message) == (422, True)
+
+
+def test_a_pods_status_keeps_its_spec(api):
+    created = api.create(PODS, pod())
+    written = {**created, "spec": {}, "status": {**created["status"], "phase": "Running"}}
+    replaced = api.kube.replace_status(PODS, written)
+    assert (replaced["spec"], replaced["status"]["phase"]) == (created["spec"], "Running")
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------
+
+
+def test_delete_removes(api):
+    name = api.create(RESOURCE_SLICES, resource_slice())["metadata"]["name"]
+    api.kube.delete(RESOURCE_SLICES, name)
+    assert type(refusal(lambda: api.kube.get(RESOURCE_SLICES, name))) is ApiNotFound
+
+
+def test_delete_of_an_absent_object(api):
+    assert type(refusal(lambda: api.kube.delete(RESOURCE_SLICES, unique("absent")))) is ApiNotFound
+
+
+def test_delete_with_another_uid_is_a_conflict(api):
+    name = api.create(RESOURCE_SLICES, resource_slice())["metadata"]["name"]
+    assert type(refusal(lambda: api.kube.delete(RESOURCE_SLICES, name, uid="other"))) is ApiConflict
+
+
+def test_delete_with_a_stale_version_is_a_conflict(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    name, version = created["metadata"]["name"], created["metadata"]["resourceVersion"]
+    api.kube.replace(RESOURCE_SLICES, changed(created, labels={"a": "b"}))
+    assert type(refusal(lambda: api.kube.delete(RESOURCE_SLICES, name, resource_version=version))) is ApiConflict
+
+
+def test_delete_under_matching_preconditions(api):
+    metadata = api.create(RESOURCE_SLICES, resource_slice())["metadata"]
+    given = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"]}
+    api.kube.delete(RESOURCE_SLICES, metadata["name"], **given)
+    assert type(refusal(lambda: api.kube.get(RESOURCE_SLICES, metadata["name"]))) is ApiNotFound
+
+
+def with_finalizer(api: Api) -> Json:
+    created = api.create(RESOURCE_SLICES, resource_slice(metadata={"finalizers": ["example.com/hold"]}))
+    api.kube.delete(RESOURCE_SLICES, created["metadata"]["name"])
+    return api.kube.get(RESOURCE_SLICES, created["metadata"]["name"])
+
+
+def test_a_finalizer_holds_a_deleted_object(api):
+    metadata = with_finalizer(api)["metadata"]
+    assert ("deletionTimestamp" in metadata, metadata["generation"]) == (True, 2)
+
+
+def test_the_last_finalizer_lets_it_go(api):
+    held = with_finalizer(api)
+    api.kube.replace(RESOURCE_SLICES, changed(held, finalizers=[]))
+    assert type(refusal(lambda: api.kube.get(RESOURCE_SLICES, held["metadata"]["name"]))) is ApiNotFound
+
+
+def test_a_deleted_object_takes_no_new_finalizer(api):
+    held = with_finalizer(api)
+    more = changed(held, finalizers=["example.com/hold", "example.com/more"])
+    assert refusal(lambda: api.kube.replace(RESOURCE_SLICES, more)).status == 422
+
+
+def test_a_pod_without_node_goes_at_once(api):
+    name = api.create(PODS, pod(schedulerName="nobody"))["metadata"]["name"]
+    api.kube.delete(PODS, name, NAMESPACE)
+    assert type(refusal(lambda: api.kube.get(PODS, name, NAMESPACE))) is ApiNotFound
+
+
+def test_a_bound_pod_waits_for_its_kubelet(api):
+    name = api.create(PODS, pod(nodeName="node-a"))["metadata"]["name"]
+    api.kube.delete(PODS, name, NAMESPACE)
+    assert api.kube.get(PODS, name, NAMESPACE)["metadata"]["deletionGracePeriodSeconds"] == 30
+
+
+def test_a_bound_pod_goes_by_force(api):
+    name = api.create(PODS, pod(nodeName="node-a"))["metadata"]["name"]
+    api.kube.delete(PODS, name, NAMESPACE, grace_period_s=0)
+    assert type(refusal(lambda: api.kube.get(PODS, name, NAMESPACE))) is ApiNotFound
+
+
+# --- selecting and watching ------------------------------------------------------------------------------------------
+
+
+def test_slices_are_selected_by_node_driver_and_pool(api):
+    node_name = unique("node")
+    pool = {"name": node_name, "generation": 1, "resourceSliceCount": 1}
+    created = api.create(RESOURCE_SLICES, resource_slice(nodeName=node_name, pool=pool))
+    selector = f"spec.nodeName={node_name},spec.driver=gpu.nvidia.com,spec.pool.name={node_name}"
+    assert names(api.kube.list(RESOURCE_SLICES, field_selector=selector)) == {created["metadata"]["name"]}
+
+
+def test_a_selector_may_exclude(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    found = api.kube.list(RESOURCE_SLICES, field_selector="spec.nodeName!=node-a")
+    assert created["metadata"]["name"] not in names(found)
+
+
+def test_pods_are_selected_by_node_and_phase(api):
+    node_name = unique("node")
+    created = api.create(PODS, pod(nodeName=node_name))
+    found = api.kube.list(PODS, field_selector=f"spec.nodeName={node_name},status.phase=Pending")
+    assert names(found) == {created["metadata"]["name"]}
+
+
+@pytest.mark.parametrize(
+    ("resource", "selector"),
+    [
+        (RESOURCE_SLICES, "spec.bogus=1"),
+        (RESOURCE_SLICES, "metadata.namespace=default"),
+        (RESOURCE_CLAIMS, "spec.bogus=1"),
+        (PODS, "spec.bogus=1"),
+        (PODS, "nonsense"),
+    ],
+)
+def test_an_unsupported_selector_is_a_bad_request(api, resource, selector):
+    error = refusal(lambda: api.kube.list(resource, field_selector=selector))
+    assert (type(error), error.status) == (ApiError, 400)
+
+
+def test_a_watch_tells_every_change_in_order(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    api.kube.replace(RESOURCE_SLICES, changed(created, labels={"a": "b"}))
+    api.kube.delete(RESOURCE_SLICES, created["metadata"]["name"])
+    assert [event.type for event in events_of(api, created, 3)] == ["ADDED", "MODIFIED", "DELETED"]
+
+
+def test_a_watch_shows_whole_objects(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    assert events_of(api, created, 1)[0].object == created
+
+
+def test_a_deleted_event_has_a_version_of_its_own(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    api.kube.delete(RESOURCE_SLICES, created["metadata"]["name"])
+    last = events_of(api, created, 2)[-1].object["metadata"]["resourceVersion"]
+    assert int(last) > int(created["metadata"]["resourceVersion"])
+
+
+def test_a_watch_starts_after_its_version(api):
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    api.kube.delete(RESOURCE_SLICES, created["metadata"]["name"])
+    version = created["metadata"]["resourceVersion"]
+    stream = api.kube.watch(RESOURCE_SLICES, resource_version=version, timeout_s=WATCH_S)
+    first = next(event for event in stream if event.object["metadata"].get("name") == created["metadata"]["name"])
+    assert first.type == "DELETED"
+
+
+def test_an_object_that_leaves_a_selection_is_deleted_for_its_watcher(api):
+    created = api.create(PODS, pod(nodeName="node-a"))
+    api.kube.replace_status(PODS, {**created, "status": {**created["status"], "phase": "Failed"}})
+    selector = f"metadata.name={created['metadata']['name']},status.phase=Pending"
+    version = created["metadata"]["resourceVersion"]
+    stream = api.kube.watch(PODS, NAMESPACE, selector, resource_version=version, timeout_s=WATCH_S)
+    assert next(event.type for event in stream if event.type != "BOOKMARK") == "DELETED"
+
+
+def test_a_watch_ends_at_its_timeout_with_a_bookmark(api):
+    version = api.kube.list(RESOURCE_SLICES).resource_version
+    events = list(api.kube.watch(RESOURCE_SLICES, resource_version=version, timeout_s=1))
+    assert {event.type for event in events} <= {"BOOKMARK"}
+
+
+def test_a_watch_from_a_forgotten_version_is_gone(api):
+    if api.forget_history is None:
+        pytest.skip("a real server forgets in its own time")
+    created = api.create(RESOURCE_SLICES, resource_slice())
+    api.kube.delete(RESOURCE_SLICES, created["metadata"]["name"])
+    api.forget_history()
+    with pytest.raises(ApiGone):
+        list(api.kube.watch(RESOURCE_SLICES, resource_version="1", timeout_s=1))
+
+
+# --- namespaces and pods ---------------------------------------------------------------------------------------------
+
+
+def test_admin_access_needs_a_labelled_namespace(api):
+    error = refusal(lambda: api.create(RESOURCE_CLAIMS, claim(requests=[request(adminAccess=True)])))
+    assert (error.status, "admin access to devices requires" in error.message) == (422, True)
+
+
+def test_admin_access_in_a_labelled_namespace(api):
+    name = unique("admin")
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    obj = claim(requests=[request(adminAccess=True)], metadata={"namespace": name})
+    assert api.create(RESOURCE_CLAIMS, obj)["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] is True
+
+
+def test_a_pods_node_is_not_a_field_to_update(api):
+    created = api.create(PODS, pod(schedulerName="nobody"))
+    assert refusal(lambda: api.kube.replace(PODS, with_spec(created, nodeName="node-a"))).status == 422
+
+
+def test_a_pod_may_only_name_its_own_claims(api):
+    obj = pod(containers=[container(claims=[{"name": "gpu"}])])
+    error = refusal(lambda: api.create(PODS, obj))
+    assert (error.status, "spec.containers[0].resources.claims[0]: " in error.message) == (422, True)
+
+
+@pytest.mark.parametrize("source", [{}, {"resourceClaimName": "a", "resourceClaimTemplateName": "b"}])
+def test_a_pods_claim_has_one_source(api, source):
+    error = refusal(lambda: api.create(PODS, pod(resourceClaims=[{"name": "gpu", **source}])))
+    assert (error.status, "spec.resourceClaims[0]: " in error.message) == (422, True)
