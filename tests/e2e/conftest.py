@@ -14,13 +14,14 @@ import pytest
 from e2e.harness import build, progress
 from e2e.harness.cluster import Cluster
 from e2e.harness.identity import Identity, create_identity
+from e2e.harness.node import Node
 from e2e.harness.pods import Namespace
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = Path(os.environ.get("TESELA_E2E_LOGS") or Path(tempfile.gettempdir()) / "tesela-e2e-failures")
 TIMEOUT_S = 300  # of one test with its fixtures, where it sets none itself
 # Of whose log a failure shows the end, and which lines.
-_TELLING = {"driver": ".", "simulator": ".", "kubelet": r"^[EWF]\d{4}|[dD]ynamic [rR]esource|DRA"}
+_TELLING = {"driver": ".", "simulator": ".", "kubelet": r"^[EWF]\d{4}.*([dD]ynamic|DRA|[cC]laim)|DRA plugin"}
 _binaries: list[Path] = []
 _numbers = itertools.count(1)
 
@@ -87,9 +88,28 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
     namespace.create({"resource.kubernetes.io/admin-access": "true"})
     yield namespace
     namespace.clear()
+    namespace.remove()
 
 
 @pytest.fixture(scope="session")
 def identity(cluster: Cluster) -> Identity:
-    """The driver's pod and token."""
-    return create_identity(cluster, "node-plugin-1")
+    """A pod of the driver and its token, without a driver."""
+    return create_identity(cluster, "nobody")
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Node]:
+    """The module's GPUs, as in its GPUS, and one driver."""
+    node = Node(cluster, f"plugin-{next(_numbers)}", request.module.GPUS)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.fixture
+def work(node: Node, namespace: Namespace) -> Iterator[Namespace]:
+    """The test's namespace on the module's node; when its pods have ended, nothing of their claims may be left."""
+    yield namespace
+    namespace.clear()
+    node.wait_clean()

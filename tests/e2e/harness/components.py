@@ -187,7 +187,7 @@ def render_kubelet(settings: Settings) -> list[str]:
         f"--kubeconfig={settings.pki('node1.kubeconfig')}",
         f"--hostname-override={settings.node}",
         f"--node-ip={NODE_ADDRESS}",
-        "--v=3",
+        "--v=4",  # names every call to a driver
     ]
 
 

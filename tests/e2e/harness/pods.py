@@ -209,11 +209,23 @@ class Namespace:
         """Until the pod has an event with this reason and text; the message."""
 
         def messages() -> list[str]:
-            events = self.kube.list(EVENTS, self.name, f"involvedObject.name={pod}").items
+            events = [event for event in self.list_events() if event["involvedObject"]["name"] == pod]
             return [e["message"] for e in events if e["reason"] == reason and containing in e["message"]]
 
         wait_until(f"event {reason} on pod {pod} with {containing!r}", messages, timeout_s=timeout_s)
         return messages()[-1]
+
+    def list_events(self) -> list[Json]:
+        """Every event here."""
+        return list(self.kube.list(EVENTS, self.name).items)
+
+    def wait_restarted(self, name: str) -> None:
+        """Until the first container of a pod has been restarted."""
+
+        def restarts() -> int:
+            return int(self.pod(name)["status"]["containerStatuses"][0]["restartCount"])
+
+        wait_until(f"pod {name} has been restarted", restarts, timeout_s=RUNNING_TIMEOUT_S)
 
     def delete(self, *names: str, grace_s: int | None = None) -> None:
         """Asks for the end of pods; `grace_s` 0 forces it without the kubelet."""
@@ -245,7 +257,7 @@ class Namespace:
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def clear(self) -> None:
-        """Ends every pod, then removes every claim and the namespace; waits for pods and claims."""
+        """Ends every pod, then every claim, and waits for both."""
         names = [pod["metadata"]["name"] for pod in self.kube.list(PODS, self.name).items]
         self.end(*names)
         for claim in self.kube.list(RESOURCE_CLAIMS, self.name).items:
@@ -256,6 +268,9 @@ class Namespace:
             lambda: not self.kube.list(RESOURCE_CLAIMS, self.name).items,
             timeout_s=60,
         )
+
+    def remove(self) -> None:
+        """Asks for the namespace's end."""
         self.kube.delete(NAMESPACES, self.name)
 
     def _phase(self, name: str, phase: str) -> bool:

@@ -1,0 +1,61 @@
+"""A node as one module of scenarios needs it: some GPUs, one driver, and proof that nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+
+from e2e.harness.cluster import Cluster
+from e2e.harness.driver import DRIVER, Driver, is_pool_complete, list_cdi_files, list_records, list_slices
+from e2e.harness.identity import create_identity
+from e2e.harness.processes import wait_until
+from e2e.harness.simulator import Seen, Simulator
+from tesela.edge.kube.port import RESOURCE_SLICES
+
+
+class Node:
+    """The simulator and the driver on the cluster's node."""
+
+    def __init__(self, cluster: Cluster, name: str, gpus: str) -> None:
+        self.cluster = cluster
+        self.simulator = Simulator(cluster, gpus)
+        try:
+            self.driver = Driver(cluster, self.simulator, create_identity(cluster, name))
+            self.wait_published()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_published(self, timeout_s: float = 30) -> None:
+        """Until the node's pool is complete."""
+        wait_until("the pool is complete", lambda: is_pool_complete(self.cluster), timeout_s=timeout_s)
+
+    def list_leftovers(self) -> list[str]:
+        """What claims left behind: partitions, records, CDI files."""
+        partitions = [f"partition {seen}" for seen in self.simulator.list_partitions()]
+        records = [f"record {uid}" for uid in list_records(self.cluster)]
+        return [*partitions, *records, *(f"CDI file {path.name}" for path in list_cdi_files(self.cluster))]
+
+    def wait_clean(self, timeout_s: float = 30) -> None:
+        """Until nothing is left of any claim."""
+        with contextlib.suppress(AssertionError):
+            wait_until("nothing is left", lambda: not self.list_leftovers(), timeout_s=timeout_s)
+        assert self.list_leftovers() == []
+
+    def find_partition(self, uuid: str) -> Seen:
+        """The live partition with this UUID."""
+        return next(seen for seen in self.simulator.list_partitions() if seen.uuid == uuid)
+
+    def close(self) -> None:
+        """Stops both and removes the driver's folder and slices, so that other GPUs can take the node."""
+        for process in (self.cluster.processes.pop(name) for name in list(self.cluster.processes) if _is_ours(name)):
+            process.stop()
+        shutil.rmtree(self.cluster.kubelet_folder / "plugins" / DRIVER, ignore_errors=True)
+        for path in list_cdi_files(self.cluster):
+            path.unlink()
+        for one in list_slices(self.cluster):
+            self.cluster.kube.delete(RESOURCE_SLICES, one["metadata"]["name"])
+
+
+def _is_ours(process: str) -> bool:
+    return process == "simulator" or process.startswith("driver-")

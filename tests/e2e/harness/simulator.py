@@ -1,0 +1,153 @@
+"""`tesela sim serve` as a process of its own: GPUs that outlive their driver, and what lives on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.harness.build import HarnessError
+from e2e.harness.cluster import Cluster
+from e2e.harness.processes import Process, wait_until
+from e2e.harness.tesela_command import find_tesela
+from tesela.core.errors import NvmlError
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.remote import RemoteNvml
+
+_PROFILE_ENUMS = range(32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Seen:
+    """A partition that lives in the simulator."""
+
+    gpu: int
+    start: int
+    size: int
+    profile: str
+    gi_id: int
+    ci_id: int
+    uuid: str
+
+
+class Simulator:
+    """One machine's GPUs; `host` is the root of its stand-in /proc, /sys and /dev, `driver_root` holds nvidia-smi."""
+
+    def __init__(self, cluster: Cluster, gpus: str) -> None:
+        self.cluster = cluster
+        self.host = cluster.sandbox.folder / "host"
+        self.socket = cluster.sandbox.folder / "nvml.sock"
+        self.socket.unlink(missing_ok=True)
+        self.driver_root = cluster.sandbox.folder / "driver-root"
+        self.nvidia_smi_log = self.driver_root / "nvidia-smi.log"
+        _write_nvidia_smi(self.driver_root / "usr" / "bin" / "nvidia-smi", self.nvidia_smi_log)
+        argv = [find_tesela(), "sim", "serve", "--gpus", gpus, "--socket", self.socket, "--host-root", self.host]
+        self.process = Process(cluster.sandbox, "simulator", argv)
+        cluster.processes["simulator"] = self.process
+        wait_until("the simulator listens", self._listens, timeout_s=20)
+
+    def stop(self) -> None:
+        """Ends the process; its GPUs and everything on them are gone."""
+        self.process.stop()
+
+    def run(self, *arguments: str) -> str:
+        """`tesela sim ARGUMENTS` against this machine: fail, slow, hang, release, busy, lose, reset, reboot."""
+        verb, *rest = arguments
+        return self.cluster.run([find_tesela(), "sim", verb, "--socket", self.socket, *rest])
+
+    def list_gpus(self) -> list[str]:
+        """GPU UUIDs in index order."""
+        with self._nvml() as nvml:
+            return [nvml.get_uuid(index) for index in range(nvml.get_device_count())]
+
+    def get_mig_modes(self) -> list[bool]:
+        """Whether MIG mode is on, per GPU in index order."""
+        with self._nvml() as nvml:
+            uuids = [nvml.get_uuid(index) for index in range(nvml.get_device_count())]
+            return [nvml.get_mig_mode(uuid).current == codes.MIG_ENABLED for uuid in uuids]
+
+    def list_partitions(self) -> list[Seen]:
+        """Every live GPU instance with its compute instances, in order of GPU and placement."""
+        with self._nvml() as nvml:
+            return sorted(
+                seen for index in range(nvml.get_device_count()) for seen in _list_partitions(nvml, index)
+            )  # fmt: skip
+
+    def list_device_nodes(self, *partitions: Seen) -> set[str]:
+        """What a container that was granted exactly these partitions shows under /dev of NVIDIA's nodes."""
+        nodes = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
+        for seen in partitions:
+            minor = self.get_minor(seen.gpu)
+            nodes.add(f"nvidia{minor}")
+            folder = self.host / "proc" / "driver" / "nvidia" / "capabilities" / f"gpu{minor}" / "mig"
+            for access in (f"gi{seen.gi_id}/access", f"gi{seen.gi_id}/ci{seen.ci_id}/access"):
+                number = re.search(r"DeviceFileMinor: (\d+)", (folder / access).read_text())
+                if number is None:
+                    raise HarnessError(f"{folder / access} names no DeviceFileMinor")
+                nodes.add(f"nvidia-caps/nvidia-cap{number[1]}")
+        return nodes
+
+    def get_minor(self, gpu: int) -> int:
+        """N of /dev/nvidiaN today."""
+        with self._nvml() as nvml:
+            return nvml.get_minor_number(nvml.get_uuid(gpu))
+
+    @contextmanager
+    def _nvml(self) -> Iterator[RemoteNvml]:
+        nvml = RemoteNvml(Path(self.socket), timeout_s=10)
+        nvml.init()
+        try:
+            yield nvml
+        finally:
+            nvml.shutdown()
+
+    def _listens(self) -> bool:
+        if not self.process.alive:
+            raise HarnessError(f"the simulator ended:\n{self.process.tail()}")
+        if not self.socket.exists():
+            return False
+        try:
+            return bool(self.list_gpus())
+        except NvmlError:
+            return False
+
+
+def _write_nvidia_smi(program: Path, log: Path) -> None:
+    """A stand-in that succeeds and keeps what it was asked for, a line a call."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f'#!/bin/sh\necho "$*" >> {log}\n')
+    program.chmod(0o755)
+
+
+def _list_partitions(nvml: RemoteNvml, index: int) -> Iterator[Seen]:
+    uuid = nvml.get_uuid(index)
+    for profile_enum in _PROFILE_ENUMS:
+        try:
+            profile = nvml.get_gpu_instance_profile_info(uuid, profile_enum)
+            instances = nvml.get_gpu_instances(uuid, profile.profile_id)
+        except NvmlError:
+            continue  # a profile that this GPU lacks, or MIG mode off
+        for instance in instances:
+            ci_id, mig_uuid = _find_compute_instance(nvml, uuid, instance.gi_id)
+            yield Seen(
+                gpu=index,
+                start=instance.placement.start,
+                size=instance.placement.size,
+                profile=profile.name.removeprefix("MIG "),
+                gi_id=instance.gi_id,
+                ci_id=ci_id,
+                uuid=mig_uuid,
+            )
+
+
+def _find_compute_instance(nvml: RemoteNvml, uuid: str, gi_id: int) -> tuple[int, str]:
+    for profile_enum in _PROFILE_ENUMS:
+        try:
+            info = nvml.get_compute_instance_profile_info(uuid, gi_id, profile_enum)
+            for instance in nvml.get_compute_instances(uuid, gi_id, info.profile_id):
+                return instance.ci_id, instance.mig_uuid
+        except NvmlError:
+            continue  # a profile that this GPU instance lacks
+    return -1, ""
