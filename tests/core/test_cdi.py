@@ -22,7 +22,7 @@ from tesela.core.record import (
     render_answer,
 )
 
-# The published rules of CDI 0.5.0 (JSON schema and the checks of its Go library), as far as our documents go.
+# The published rules of CDI 0.5.0 and 0.6.0 (JSON schema and the checks of its Go library), as far as our documents go.
 EDITS = {
     "type": "object",
     "minProperties": 1,
@@ -70,7 +70,8 @@ CDI_SCHEMA = {
     "required": ["cdiVersion", "kind", "devices"],
     "additionalProperties": False,
     "properties": {
-        "cdiVersion": {"enum": ["0.5.0"]},
+        "cdiVersion": {"enum": ["0.5.0", "0.6.0"]},
+        "annotations": {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}},
         "kind": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_-]*[A-Za-z0-9]$"},
         "containerEdits": EDITS,
         "devices": {
@@ -88,6 +89,12 @@ CDI_SCHEMA = {
         },
     },
 }
+
+# Annotations came with 0.6.0, and a document claims no higher version than it needs.
+CDI_SCHEMA["if"] = {"required": ["annotations"]}
+CDI_SCHEMA["then"] = {"properties": {"cdiVersion": {"const": "0.6.0"}}}
+CDI_SCHEMA["else"] = {"properties": {"cdiVersion": {"const": "0.5.0"}}}
+CDI_RULES = jsonschema.Draft202012Validator(CDI_SCHEMA)
 
 UID = "3f0c8f9e-77c1-4c8e-a1c5-2a9d2b7c0c11"
 CONTROL = DeviceNode(path="/dev/nvidiactl", major=195, minor=255, mode=0o666)
@@ -272,11 +279,17 @@ claims = st.builds(
 )
 
 
-@given(claims)
-def test_every_document_follows_the_rules_of_cdi(claim):
-    paths = {device.base_request: "/state/metadata.json" for device in claim.devices}
+@given(claims, st.sampled_from([None, {"gpu.nvidia.com/record": "{}"}]))
+def test_every_document_follows_the_rules_of_cdi(claim, annotations):
+    document = render_claim_cdi(
+        claim,
+        common_nodes=(CONTROL,),
+        device_nodes=[(GPU, CAP)] * len(claim.devices),
+        metadata_paths={device.base_request: "/state/metadata.json" for device in claim.devices},
+        annotations=annotations,
+    )
 
-    jsonschema.validate(render(claim, **paths), CDI_SCHEMA)
+    CDI_RULES.validate(document)
 
 
 @given(claims)

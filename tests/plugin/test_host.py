@@ -11,6 +11,8 @@ from tesela.core.cdi import DeviceNode
 from tesela.core.errors import StateError, TryAgain
 from tesela.edge.host.holders import Processes
 from tesela.edge.host.host import Host
+from tesela.edge.simulator.hosttree import HostTree
+from tesela.edge.simulator.machine import build_machine
 
 DEVICES = """Character devices:
   1 mem
@@ -100,6 +102,19 @@ def test_a_module_loaded_anew_has_another_token(tree):
     tree.put("sys/module/nvidia/version", "580.1")
 
     assert tree.host().get_module_token() != before
+
+
+def test_a_simulated_driver_reload_shows_in_the_token_each_time(tmp_path):
+    machine = build_machine("a100-40gb")
+    HostTree(tmp_path, machine, make_nodes=False)
+    host = Tree(tmp_path).host()
+
+    tokens = [host.get_module_token()]
+    for _ in range(3):
+        machine.reload_driver()
+        tokens.append(host.get_module_token())
+
+    assert len(set(tokens)) == 4
 
 
 @pytest.mark.parametrize("bus_id", ["0000:65:00.0", "00000000:65:00.0"])

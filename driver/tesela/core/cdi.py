@@ -3,7 +3,8 @@
 Kind and device names are those of NVIDIA's driver, so that what reads them keeps working. What every device needs
 (control nodes, the switch that keeps NVIDIA's runtime hook out) stands once on the document and is applied once per
 container; what only one device needs stands on that device. Format: the Container Device Interface specification,
-version 0.5.0, the lowest that knows device names with a leading digit and `hostPath` of device nodes.
+version 0.5.0, the lowest that knows device names with a leading digit and `hostPath` of device nodes; 0.6.0 where the
+document carries annotations.
 """
 
 from __future__ import annotations

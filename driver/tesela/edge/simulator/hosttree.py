@@ -89,9 +89,12 @@ class HostTree:
 
     def _restarted(self, state: MachineState) -> None:
         entries = dict(_machine_entries(state, self.caps_major, self.uvm_major))
-        # A reloaded module shows as a new directory, so it is made anew even where its files stay equal.
+        # A reloaded module shows as a new directory, so it is made anew even where its files stay equal. The old one is
+        # kept aside: a file system gives a freed inode number to the next directory, and sysfs never does.
+        module = self.root / "sys/module/nvidia"
         with self._lock:
-            shutil.rmtree(self.root / "sys/module/nvidia", ignore_errors=True)
+            if module.exists():
+                module.rename(self.root / ".new" / f"module-{module.stat().st_ino}")
             written = self._written.get("", {})
             self._written[""] = {path: e for path, e in written.items() if "module" not in path.parts}
         self._write("", entries)

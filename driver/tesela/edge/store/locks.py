@@ -25,6 +25,8 @@ from tesela.edge.store.records import check_uid
 _GPU_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _FIRST_PAUSE_S: Final = 0.0005
 _LONGEST_PAUSE_S: Final = 0.02
+_SIGNATURE_BYTES: Final = 96
+"""Every signature covers the one before; a name of a node has at most 63 bytes."""
 
 
 class _InProcess:
@@ -211,10 +213,11 @@ def _leave(key: str, entry: _InProcess) -> None:
 
 
 def _sign(descriptor: int) -> None:
-    """Writes who holds the lock into its file, for other processes' sentences.
+    """Writes who holds the lock into its file, for other processes' sentences; nothing where it stands there already.
 
     A full disk must not keep a lock from being taken: giving partitions back is what an operator needs most then.
     """
+    text = f"process {os.getpid()} on {os.uname().nodename}".encode().ljust(_SIGNATURE_BYTES) + b"\n"
     with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        if os.pread(descriptor, len(text), 0) != text:
+            os.pwrite(descriptor, text, 0)
