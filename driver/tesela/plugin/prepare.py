@@ -48,15 +48,24 @@ class _Request:
 
 def prepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
     """The claim's devices, prepared and on record. ClaimRefused, TryAgain or StateError carry a sentence."""
-    with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}"):
-        for _ in range(_ROUNDS):
-            record = read_or_rebuild(node, ref, deadline)
-            request = None if record is not None and _may_answer(node, record) else _get_request(node, ref)
-            if request is not None:
-                _wait_for_fabric(node, request, deadline)
-            answer = _prepare_locked(node, ref, record, request, deadline)
-            if answer is not None:
-                return answer
+    with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}") as lock:
+        try:
+            return _prepare_in_rounds(node, ref, deadline)
+        finally:
+            if not node.records.path(ref.uid).exists():
+                lock.discard()  # nothing is left that it guards
+
+
+def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+    """A second round where the first found that the record promised more than lives."""
+    for _ in range(_ROUNDS):
+        record = read_or_rebuild(node, ref, deadline)
+        request = None if record is not None and _may_answer(node, record) else _get_request(node, ref)
+        if request is not None:
+            _wait_for_fabric(node, request, deadline)
+        answer = _prepare_locked(node, ref, record, request, deadline)
+        if answer is not None:
+            return answer
     raise TryAgain(f"claim {ref.namespace}/{ref.name}: its partitions went twice while it was prepared; tried again")
 
 
