@@ -18,7 +18,6 @@ from tesela import __version__
 from tesela.core.errors import DocumentError, NvmlError, StartError, StateError
 from tesela.core.model import DRIVER_NAME
 from tesela.core.shape import DEFAULT_POLICY, Policy
-from tesela.core.slices.state import PoolState
 from tesela.edge.backends import open_nvml
 from tesela.edge.documents.policy import decode_policy
 from tesela.edge.host.host import Host
@@ -41,6 +40,7 @@ from tesela.plugin.lookout import Lookout
 from tesela.plugin.monitor import Monitor
 from tesela.plugin.node import Node
 from tesela.plugin.partition import Partitions
+from tesela.plugin.pool_state import read_pool_state
 from tesela.plugin.publish import REGISTERED, Publisher
 from tesela.plugin.recover import Recovery
 from tesela.plugin.service import ClaimService
@@ -183,19 +183,3 @@ def _read_policy(path: Path | None) -> Policy:
         raise StartError(f"cannot read the policy file {path}: {error.strerror}; check --policy") from error
     except DocumentError as error:
         raise StartError(f"policy file {path}: {error}") from error
-
-
-def read_pool_state(node: Node) -> PoolState:
-    """What the publisher renders from. Records are read before and after the look at NVML (see `PoolState`)."""
-    before = node.records.list().records
-    roster = node.lookout.roster
-    live = tuple(
-        partition
-        for known in roster.gpus
-        if known.present and known.gpu.mig_enabled is not None
-        for partition in node.list_live(known)
-    )
-    records = {record.claim.uid: record for record in (*before, *node.records.list().records)}
-    return PoolState(
-        pool=node.pool, roster=roster, policy=node.policy, live=live, records=tuple(records.values()), fences=()
-    )
