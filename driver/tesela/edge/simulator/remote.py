@@ -53,6 +53,10 @@ class RemoteNvml:
         if last:
             self._connections.close()
 
+    def close(self) -> None:
+        """Closes the idle connections; the next call opens new ones."""
+        self._connections.close()
+
     def get_driver_version(self) -> str:
         return self._call(calls.GET_DRIVER_VERSION)
 
