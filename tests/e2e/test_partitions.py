@@ -160,17 +160,17 @@ def test_two_pods_share_the_partition_of_one_claim_until_the_last_ends(node: Nod
     work.apply(render_claim("shared", render_claim_spec([one()])))
     work.apply(*(render_pod(name, claims={"gpu": "shared"}) for name in ("early", "late")))
     work.wait_running("early", "late")
-    early = work.environment("early")[UUIDS]
+    early = work.environment("early")["TESELA_SHARED_CORE_UUIDS"]
 
     work.end("early")
 
-    assert {early, work.environment("late")[UUIDS]} == {seen.uuid for seen in node.simulator.list_partitions()}
+    assert {early, work.environment("late")["TESELA_SHARED_CORE_UUIDS"]} == {seen.uuid for seen in node.simulator.list_partitions()}
 
 
 def test_a_claim_serves_one_pod_after_the_other(node: Node, work: Namespace) -> None:
     work.apply(render_claim("reused", render_claim_spec([one()])))
     for name in ("first", "second"):
-        work.apply(render_pod(name, claims={"gpu": "reused"}, script=f"echo ${UUIDS}"))
+        work.apply(render_pod(name, claims={"gpu": "reused"}, script="echo $TESELA_REUSED_CORE_UUIDS"))
         work.wait_succeeded(name)
         node.wait_clean()
 

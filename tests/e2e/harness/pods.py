@@ -137,6 +137,7 @@ def render_pod(
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 2,
         "automountServiceAccountToken": False,
+        "dnsPolicy": "Default",
         "containers": list(containers or [render_container("main", claims=tuple(named), script=script)]),
     }
     if init_containers:
