@@ -204,6 +204,20 @@ class EmbeddedCluster:
             spec = {**old["spec"], "nodeName": node_name}
             self._store.write(_key(old, PODS), {**old, "metadata": {**old["metadata"]}, "spec": spec, "status": status})
 
+    def peek(self, resource: Resource) -> tuple[Json, ...]:
+        """The stored objects themselves, oldest first: fast, for components that only read. Not to be changed."""
+        with self._store.changed:
+            keys = [key for key in self._store.all_keys() if key[0] == resource.plural]
+            return tuple(obj for key in keys if (obj := self._store.read(key)) is not None)
+
+    def wait_for_change(self, after: int, timeout_s: float) -> int:
+        """The cluster's version now; waits at most `timeout_s` for one above `after`."""
+        return self._store.newest_version(after, timeout_s)
+
+    def timestamp(self) -> str:
+        """Now, as objects show times."""
+        return self._timestamp()
+
     def forget_history(self) -> None:
         """What a compaction does: every watch from an earlier resource version ends with ApiGone."""
         self._store.forget_history()

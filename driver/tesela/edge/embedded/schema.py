@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeAlias
 
-from tesela.edge.embedded.quantity import canonical
+from tesela.core.errors import DocumentError
+from tesela.core.quantity import parse_quantity
 
 MAX_INT64 = 2**63 - 1
 QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -107,8 +108,8 @@ def _quantity(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise DecodeError(QUANTITY_TEXT)
     try:
-        return canonical(str(value))
-    except ValueError as error:
+        return str(parse_quantity(str(value).strip()))
+    except DocumentError as error:
         raise DecodeError(QUANTITY_TEXT) from error
 
 

@@ -69,6 +69,12 @@ class Store:
             if key[0] == plural and (namespace is None or key[1] == namespace):
                 yield self._objects[key]
 
+    def newest_version(self, after: int, timeout_s: float) -> int:
+        """The version now, waiting at most `timeout_s` for one above `after`."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.version > after or self.closed, timeout_s)
+            return self.version
+
     def all_keys(self) -> tuple[Key, ...]:
         """Every key, in order of first creation."""
         return tuple(self._objects)
