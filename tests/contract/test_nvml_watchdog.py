@@ -1,0 +1,150 @@
+"""The watchdog: no call holds its caller longer than the limit, and only the stuck GPU suffers."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from tesela.core.errors import NvmlError, NvmlTimeout
+from tesela.core.model import Placement
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.simulator.faults import Hang, Latency
+from tesela.edge.simulator.machine import build_machine
+from tesela.edge.simulator.nvml import SimulatedNvml
+
+LIMIT_S = 0.4
+
+
+@pytest.fixture
+def machine():
+    machine = build_machine("a100-40gb:mig*3")
+    yield machine
+    machine.release()
+
+
+@pytest.fixture
+def nvml(machine):
+    nvml = WatchedNvml(SimulatedNvml(machine), timeout_s=LIMIT_S)
+    nvml.init()
+    return nvml
+
+
+def hang(machine, nvml, *gpus, function="get_name"):
+    for gpu in gpus:
+        machine.inject(Hang(function=function, gpu=gpu))
+        with pytest.raises(NvmlTimeout):
+            getattr(nvml, function)(gpu)
+
+
+def ask_in_vain(nvml, gpu):
+    with pytest.raises(NvmlTimeout):
+        nvml.get_name(gpu)
+
+
+def until(condition, timeout_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def test_a_call_that_does_not_return_names_function_and_gpu(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    machine.inject(Hang(function="get_mig_mode", gpu=gpu))
+    with pytest.raises(NvmlTimeout, match=rf"^nvmlDeviceGetMigMode on GPU {gpu}: did not return within 0.4 s"):
+        nvml.get_mig_mode(gpu)
+
+
+def test_the_gpu_is_wedged(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    hang(machine, nvml, gpu)
+    assert nvml.wedged_gpus() == {gpu}
+
+
+def test_further_calls_on_a_wedged_gpu_fail_at_once_and_name_the_cause(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    hang(machine, nvml, gpu)
+    with pytest.raises(NvmlTimeout, match=r"nvmlDeviceGetMigMode .* not tried, nvmlDeviceGetName has not returned yet"):
+        nvml.get_mig_mode(gpu)
+
+
+def test_other_gpus_are_served(machine, nvml):
+    hang(machine, nvml, nvml.get_uuid(0))
+    assert nvml.get_name(nvml.get_uuid(1)) == "NVIDIA A100-SXM4-40GB"
+
+
+def test_one_wedged_gpu_is_no_wedged_node(machine, nvml):
+    hang(machine, nvml, nvml.get_uuid(0))
+    assert not nvml.wedged_node
+
+
+def test_two_wedged_gpus_are_a_wedged_node(machine, nvml):
+    hang(machine, nvml, nvml.get_uuid(0), nvml.get_uuid(1))
+    assert nvml.wedged_node
+
+
+def test_a_stuck_call_of_no_gpu_is_a_wedged_node(machine, nvml):
+    machine.inject(Hang(function="get_device_count"))
+    with pytest.raises(NvmlTimeout, match="on the node"):
+        nvml.get_device_count()
+    assert nvml.wedged_node
+
+
+def test_the_gpu_is_served_again_once_the_call_returned(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    hang(machine, nvml, gpu)
+    machine.release()
+    assert until(lambda: not nvml.wedged_gpus())
+    assert nvml.get_name(gpu) == "NVIDIA A100-SXM4-40GB"
+
+
+def test_a_call_that_waited_in_line_in_vain_is_never_made(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    machine.inject(Hang(function="get_name", gpu=gpu))
+    first = threading.Thread(target=ask_in_vain, args=(nvml, gpu))
+    first.start()
+    machine.wait_for_hung_calls(1, timeout_s=5)
+    with pytest.raises(NvmlTimeout):
+        nvml.create_gpu_instance(gpu, 19, Placement(start=0, size=1))
+    first.join()
+    machine.release()
+    until(lambda: not nvml.wedged_gpus())
+    assert nvml.get_gpu_instances(gpu, 19) == ()
+
+
+def test_time_in_line_does_not_count_against_a_call(machine):
+    # The second call, behind the first, waits longer than the limit in all.
+    nvml = WatchedNvml(SimulatedNvml(machine), timeout_s=2)
+    nvml.init()
+    gpu = nvml.get_uuid(0)
+    machine.inject(Latency(function="get_name", seconds=1.2, gpu=gpu))
+    names: list[str] = []
+    callers = [threading.Thread(target=lambda: names.append(nvml.get_name(gpu))) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert names == ["NVIDIA A100-SXM4-40GB"] * 2
+
+
+def test_shutdown_does_not_run_beside_a_stuck_call(machine, nvml):
+    hang(machine, nvml, nvml.get_uuid(0))
+    with pytest.raises(NvmlTimeout, match="nvmlShutdown: not called"):
+        nvml.shutdown()
+
+
+def test_after_a_refused_shutdown_the_session_goes_on(machine, nvml):
+    hang(machine, nvml, nvml.get_uuid(0))
+    with pytest.raises(NvmlTimeout):
+        nvml.shutdown()
+    assert nvml.get_device_count() == 3
+
+
+def test_errors_pass_through(nvml):
+    with pytest.raises(NvmlError) as refused:
+        nvml.get_gpu_instance_by_id(nvml.get_uuid(0), 3)
+    assert refused.value.code == codes.NOT_FOUND
