@@ -12,14 +12,13 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 from tesela import __version__
-from tesela.core.errors import DocumentError, NvmlError, StartError, StateError
+from tesela.core.errors import NvmlError, StartError, StateError
 from tesela.core.model import DRIVER_NAME
-from tesela.core.shape import DEFAULT_POLICY, Policy
+from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.backends import open_nvml
-from tesela.edge.documents.policy import decode_policy
+from tesela.edge.documents.policy import read_policy
 from tesela.edge.host.host import Host
 from tesela.edge.host.nvidia_smi import NvidiaSmi
 from tesela.edge.kube.client import KubeClient
@@ -169,17 +168,6 @@ def _build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
             lookout=lookout,
         ),
         lookout=lookout,
-        policy=_read_policy(config.policy),
+        policy=DEFAULT_POLICY if config.policy is None else read_policy(config.policy),
         gate=RecoveryGate(),
     )
-
-
-def _read_policy(path: Path | None) -> Policy:
-    if path is None:
-        return DEFAULT_POLICY
-    try:
-        return decode_policy(path.read_bytes())
-    except OSError as error:
-        raise StartError(f"cannot read the policy file {path}: {error.strerror}; check --policy") from error
-    except DocumentError as error:
-        raise StartError(f"policy file {path}: {error}") from error
