@@ -1,0 +1,181 @@
+"""`tesela sim`: the simulator as a process, and the commands that act on it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from tesela.cli import sim
+from tesela.core.model import Placement
+from tesela.edge.backends import open_nvml
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Fault, Hang
+from tesela.edge.simulator.machine import build_machine
+from tesela.edge.simulator.server import SimulatorServer
+
+PROGRAM = """
+import argparse, sys
+from tesela.cli import sim
+parser = argparse.ArgumentParser(prog="tesela sim")
+sim.add_arguments(parser)
+sys.exit(sim.run(parser.parse_args()))
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = SimulatorServer(build_machine("a100-40gb:mig,h100-80gb"), tmp_path / "sim.sock")
+    server.start()
+    yield server
+    server.stop()
+
+
+def run(server, *words: str) -> int:
+    parser = argparse.ArgumentParser(prog="tesela sim")
+    sim.add_arguments(parser)
+    return sim.run(parser.parse_args([*words, "--socket", str(server.path)]))
+
+
+@pytest.fixture
+def process(tmp_path):
+    """`tesela sim serve` of two GPUs with a host tree, once it serves."""
+    arguments = [
+        "serve",
+        "--gpus",
+        "a100-40gb:mig*2",
+        "--socket",
+        str(tmp_path / "s"),
+        "--host-root",
+        str(tmp_path / "h"),
+    ]
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    assert line.startswith("serving 2 simulated GPUs")
+    yield process
+    process.kill()
+    process.wait(timeout=10)
+    process.stdout.close()
+
+
+def test_a_partition_made_over_the_socket_shows_in_the_host_tree(process, tmp_path):
+    nvml = open_nvml(f"simulated:unix:{tmp_path / 's'}")
+    nvml.init()
+    gpu = nvml.get_uuid(1)
+    instance = nvml.create_gpu_instance(gpu, 9, Placement(start=4, size=4))
+    nvml.shutdown()
+    assert (tmp_path / f"h/proc/driver/nvidia/capabilities/gpu1/mig/gi{instance.gi_id}/access").exists()
+
+
+def test_sigterm_ends_the_simulator_cleanly(process, tmp_path):
+    process.send_signal(signal.SIGTERM)
+    assert (process.wait(timeout=10), os.path.lexists(tmp_path / "s")) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "problem"), [("z9", "no GPU model"), ("a30*40", "asks for 40 GPUs"), ("a30:", "cannot read")]
+)
+def test_a_machine_nobody_could_build_is_not_served(tmp_path, capsys, gpus, problem):
+    parser = argparse.ArgumentParser()
+    sim.add_arguments(parser)
+    code = sim.run(parser.parse_args(["serve", "--gpus", gpus, "--socket", str(tmp_path / "s")]))
+    assert (code, problem in capsys.readouterr().err) == (sim.EXIT_USAGE, True)
+
+
+def test_status_for_people(server, capsys):
+    run(server, "status")
+    assert "NVIDIA A100-SXM4-40GB 00000000:07:00.0 minor 0 MIG on" in capsys.readouterr().out
+
+
+def test_status_for_programs(server, capsys):
+    run(server, "status", "-o", "json")
+    assert [g["model"] for g in json.loads(capsys.readouterr().out)["gpus"]] == ["a100-40gb", "h100-80gb"]
+
+
+def test_status_tells_a_pending_mode_a_lost_gpu_and_a_process(server, capsys):
+    run(server, "lose", "1")
+    run(server, "busy", "0", "77", "--name", "trainer")
+    capsys.readouterr()
+    run(server, "status")
+    text = capsys.readouterr().out
+    assert ["LOST" in text, "process 77 trainer (compute)" in text] == [True, True]
+
+
+@pytest.mark.parametrize("code", ["IN_USE", "nvml_error_in_use", "19"])
+def test_fail(server, code):
+    run(server, "fail", "nvmlGpuInstanceDestroy", code, "--times", "3", "--after", "1")
+    assert server.machine.misbehaviours() == (
+        Fault(function="nvmlGpuInstanceDestroy", code=codes.IN_USE, times=3, after=1),
+    )
+
+
+def test_hang_and_release(server):
+    run(server, "hang", "get_name", "--gpu", "0", "--forever")
+    gpu = server.machine.gpu("0").uuid
+    armed = server.machine.misbehaviours()
+    run(server, "release")
+    assert (armed, server.machine.misbehaviours()) == ((Hang(function="get_name", gpu=gpu, times=None),), ())
+
+
+def test_busy_and_idle(server):
+    run(server, "busy", "0", "77", "--kind", "open")
+    before = server.machine.gpu("0").processes
+    run(server, "idle", "0", "77")
+    assert (len(before), server.machine.gpu("0").processes) == (1, ())
+
+
+def test_lose_and_reset(server):
+    run(server, "lose", "0", "--absent")
+    before = server.machine.gpu("0").presence
+    run(server, "reset", "0")
+    assert (before, server.machine.gpu("0").presence) == ("absent", "present")
+
+
+@pytest.mark.parametrize(("flags", "same"), [((), False), (("--driver-only",), True)])
+def test_reboot(server, flags, same):
+    before = server.machine.snapshot().boot_id
+    run(server, "reboot", *flags)
+    assert (server.machine.snapshot().boot_id == before) is same
+
+
+def test_a_refusal_is_exit_code_1_and_a_sentence(server, capsys):
+    assert run(server, "lose", "9") == sim.EXIT_REFUSED
+    assert "no GPU '9'" in capsys.readouterr().err
+
+
+def test_no_simulator_is_exit_code_3_and_a_next_step(server, capsys):
+    server.stop()
+    assert run(server, "status") == sim.EXIT_UNREACHABLE
+    assert "tesela sim serve" in capsys.readouterr().err
+
+
+def test_no_socket_is_exit_code_2(capsys):
+    parser = argparse.ArgumentParser()
+    sim.add_arguments(parser)
+    arguments = parser.parse_args(["status"])
+    arguments.socket = None
+    assert (sim.run(arguments), "TESELA_SIM_SOCKET" in capsys.readouterr().err) == (sim.EXIT_USAGE, True)
+
+
+def test_an_unknown_code_is_a_usage_error(server, capsys):
+    with pytest.raises(SystemExit) as left:
+        run(server, "fail", "get_name", "OOPS")
+    assert (left.value.code, "known are" in capsys.readouterr().err) == (2, True)
+
+
+def test_every_operation_has_an_example():
+    parser = argparse.ArgumentParser()
+    sim.add_arguments(parser)
+    (operations,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    assert [name for name, p in operations.choices.items() if "example:" not in p.format_help()] == []
+
+
+def test_no_thread_is_left_behind(server):
+    run(server, "status")
+    server.stop()
+    assert not [t for t in threading.enumerate() if t.name == "sim-accept"]
