@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 
+from tesela.core.errors import NvmlError, TryAgain
 from tesela.core.model import Inventory, LivePartition
 from tesela.core.record import ClaimRecord, ClaimState, RecordedPartition
 from tesela.core.roster import KnownGpu, Roster, plan_roster
@@ -100,14 +101,23 @@ class Lookout:
         if known.boot_id != boot_id:
             return ()  # the boot raises every generation by itself
         records = self._records.list().records
-        live = seen.partitions
-        suspects = [gpu for gpu in known.gpus if gpu.present and _looks_emptied(gpu, records, live)]
+        answering = {gpu.uuid for gpu in seen.gpus}
+        suspects = [
+            gpu
+            for gpu in known.gpus
+            if gpu.present and gpu.gpu.uuid in answering and _looks_emptied(gpu, records, seen.partitions)
+        ]
         return tuple(gpu.gpu.uuid for gpu in suspects if self._is_emptied(gpu))
 
     def _is_emptied(self, known: KnownGpu) -> bool:
-        with hold(self._locks.gpu_lock(known.gpu.uuid), _LOCK_TIMEOUT_S, f"GPU {known.gpu.uuid}"):
-            live = self._partitions.list_live(known.gpu.uuid, known.gpu.profiles)
-            return _looks_emptied(known, self._records.list().records, live)
+        """A second look, with nobody at work on the GPU. Where that is not to be had, the next look decides."""
+        try:
+            with hold(self._locks.gpu_lock(known.gpu.uuid), _LOCK_TIMEOUT_S, f"GPU {known.gpu.uuid}"):
+                live = self._partitions.list_live(known.gpu.uuid, known.gpu.profiles)
+                return _looks_emptied(known, self._records.list().records, live)
+        except (NvmlError, TryAgain) as error:
+            log.warning("GPU %s seems to have lost its partitions, not confirmed: %s", known.gpu.uuid, error)
+            return False
 
 
 def _looks_emptied(known: KnownGpu, records: Sequence[ClaimRecord], live: Sequence[LivePartition]) -> bool:

@@ -1,0 +1,172 @@
+"""Boots, resets, module reloads and lost GPUs: what went with them is not given out, and nothing else is destroyed."""
+
+from __future__ import annotations
+
+import pytest
+from tesela.core.record import ClaimState
+from tesela.edge.simulator.faults import Fault
+
+
+def generation(world, number):
+    return world.node.lookout.roster.find_number(number).generation
+
+
+@pytest.fixture
+def ref(world):
+    """A claim that holds a partition of GPU 0."""
+    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+    return ref
+
+
+def reset(world):
+    world.reset(0)
+    world.look()
+
+
+def lose_and_find(world):
+    world.machine.lose("0", absent=True)
+    world.lost_gpus.add(world.uuid(0))
+    world.look()
+    world.machine.reset(world.uuid(0))
+    world.look()
+
+
+def reload_module(world):
+    world.reload_module()
+    world.look()
+
+
+def reboot(world):
+    world.reboot()
+
+
+EVENTS = [reset, lose_and_find, reload_module, reboot]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_the_generation_rises(world, ref, event):
+    before = generation(world, 0)
+
+    event(world)
+
+    assert generation(world, 0) == before + 1
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_the_files_of_a_lost_claim_go(world, ref, event):
+    event(world)
+
+    assert not world.cdi_path(ref).exists()
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_preparing_again_makes_a_new_partition(world, ref, event):
+    before = world.record(ref).devices[0].current.mig_uuid
+    event(world)
+
+    after = world.serve(ref).devices[0].current.mig_uuid
+
+    assert [c.mig_uuid for i in world.instances(0) for c in i.compute_instances] == [after] != [before]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_what_others_made_in_the_place_meanwhile_is_not_destroyed(world, ref, event):
+    event(world)
+    gi_id = world.make_foreign(0, "1g.5gb", 6)
+
+    world.unprepare(ref)
+
+    assert [instance.gi_id for instance in world.instances(0)] == [gi_id]
+
+
+def test_what_others_made_before_the_driver_looked_is_not_destroyed(world, ref):
+    world.reset(0)
+    gi_id = world.make_foreign(0, "1g.5gb", 6)
+
+    world.unprepare(ref)
+
+    assert [instance.gi_id for instance in world.instances(0)] == [gi_id]
+
+
+def test_the_claims_of_other_gpus_stay(world, ref):
+    other = world.claim("b", world.partition(2, "1g.10gb", 0))
+    world.serve(other)
+
+    reset(world)
+
+    assert world.record(other).state is ClaimState.PREPARED
+
+
+def test_a_look_that_finds_one_partition_of_two_gone_raises_nothing(world, ref):
+    other = world.claim("b", world.partition(0, "1g.5gb", 0))
+    gi_id = world.serve(other).devices[0].current.gi_id
+    before = generation(world, 0)
+
+    world.destroy_by_hand(0, gi_id)
+
+    assert generation(world, 0) == before
+    world.unprepare(other)
+
+
+def test_a_whole_gpu_is_still_prepared_after_a_boot(world):
+    ref = world.claim("w", "gpu-1")
+    world.serve(ref)
+
+    world.reboot()
+
+    assert (world.record(ref).state, world.cdi_path(ref).exists()) == (ClaimState.PREPARED, True)
+
+
+def test_a_lost_gpu_with_partitions_is_noticed(world, ref):
+    world.machine.lose("0")
+    world.lost_gpus.add(world.uuid(0))
+
+    world.look()
+
+    assert not world.node.lookout.roster.find_number(0).present
+
+
+def test_a_lost_gpu_lets_its_claim_end(world, ref):
+    world.machine.lose("0", absent=True)
+
+    assert world.unprepare(ref) is None
+
+
+def test_a_gpu_that_does_not_answer_keeps_its_generation(world, ref):
+    before = generation(world, 0)
+    world.machine.inject(Fault(function="get_name", gpu=world.uuid(0)))
+
+    world.look()
+
+    assert (generation(world, 0), world.node.lookout.roster.find_number(0).present) == (before, True)
+
+
+def test_a_gpu_that_was_silent_during_a_reload_is_of_a_new_generation_all_the_same(world, ref):
+    before = generation(world, 0)
+    world.reload_module()
+    world.machine.inject(Fault(function="get_name", gpu=world.uuid(0)))
+    world.look()
+
+    assert generation(world, 0) == before + 1
+
+
+def test_a_second_look_raises_nothing(world, ref):
+    reset(world)
+    before = generation(world, 0)
+
+    world.look()
+
+    assert generation(world, 0) == before
+
+
+def test_moved_minors_reach_the_workload(build):
+    world = build("a100-40gb:mig*2")
+    world.machine.shift_minors = True
+    ref = world.claim("w", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+    world.reboot()
+    world.serve(ref)
+
+    minor = world.machine.gpu(world.uuid(0)).minor
+    assert (minor, f'"/dev/nvidia{minor}"' in world.cdi_path(ref).read_text()) == (1, True)
