@@ -73,13 +73,13 @@ def plan_roster(
     the boot id or the module token changed, when it was absent and is back, and for every UUID in `emptied`: GPUs whose
     recorded partitions were all found gone at once, as after a reset. It never rises for a GPU in `surviving`, where a
     recorded MIG UUID still lives: such a UUID is new with each creation (mig.md 80), so nothing was lost. A GPU in
-    `seen.silent` stays as it was.
+    `seen.silent` stays as it was, but for its generation: a boot or a reload spares nobody.
     """
     reloaded = bool(known.boot_id) and (known.boot_id, known.module_token) != (boot_id, module_token)
     emptied_uuids, surviving_uuids = frozenset(emptied), frozenset(surviving)
     seen_by_uuid = {gpu.uuid: gpu for gpu in seen.gpus}
     kept = [
-        old
+        replace(old, generation=old.generation + 1 if reloaded and old.present else old.generation)
         if old.gpu.uuid in seen.silent
         else _plan_known(
             old,
