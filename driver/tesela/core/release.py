@@ -44,6 +44,20 @@ def is_stale(device: RecordedDevice, known: KnownGpu | None, boot_id: str) -> bo
     return known is None or device.boot_id != boot_id or device.generation != known.generation
 
 
+def holds_grant(record: ClaimRecord, boot_id: str) -> bool:
+    """Whether a container of the claim may run that was granted a GPU-instance id (invariant 9).
+
+    For a claim whose partitions went with a reset: its containers need not have noticed, and only the kubelet knows
+    when they end. A boot ends them all.
+    """
+    return any(
+        partition.gi_id is not None
+        for device in record.devices
+        if device.boot_id == boot_id
+        for partition in device.partitions
+    )
+
+
 def plan_release(
     record: ClaimRecord,
     device: RecordedDevice,

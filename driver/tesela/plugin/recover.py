@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tesela.core.errors import TeselaError
 from tesela.core.record import ClaimRecord, ClaimState
-from tesela.core.release import is_stale
+from tesela.core.release import holds_grant, is_stale
 from tesela.edge.store.records import UnreadableRecord
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
@@ -89,7 +89,11 @@ def recover_claim(node: Node, claim_uid: str) -> None:
 
 
 def _recover_locked(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
+    boot_id, roster = node.host.get_boot_id(), node.lookout.roster
+    stale = [d for d in record.devices if is_stale(d, roster.find(d.gpu_uuid), boot_id)]
     if record.state is not ClaimState.PREPARED:
+        if record.state is ClaimState.PREPARING and any(d.partitions for d in stale) and holds_grant(record, boot_id):
+            return  # lost to a reset, see below
         log.warning("claim %s was left %s; undoing it", record.claim, record.state)
         record = mark_unpreparing(node, record)
         for device in record.devices:
@@ -97,11 +101,10 @@ def _recover_locked(node: Node, record: ClaimRecord, deadline: Deadline) -> None
         node.workload.remove(record.claim.uid)
         node.records.remove(record.claim.uid)
         return
-    boot_id, roster = node.host.get_boot_id(), node.lookout.roster
-    stale = [d for d in record.devices if is_stale(d, roster.find(d.gpu_uuid), boot_id)]
     if any(device.partitions for device in stale):
         # Its partitions went with a boot or a reset. Half done from here on: the kubelet's next prepare makes them
-        # anew, its unprepare finds nothing to destroy.
+        # anew, its unprepare finds nothing to destroy. Until then, or a boot, the record stands for the instance ids
+        # that running containers may still open.
         log.warning("claim %s lost its partitions to a boot or a reset of the GPU", record.claim)
         node.workload.remove(record.claim.uid)
         node.records.write(replace(record, state=ClaimState.PREPARING))

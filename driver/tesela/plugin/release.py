@@ -29,7 +29,7 @@ _GONE = (codes.GPU_IS_LOST, codes.NOT_FOUND)
 def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
     """Write that a prepared claim is being given back, where that has effects; returns the record as it stands.
 
-    A *preparing* record stays one: it covers its slots already, and it tells that no container ever ran.
+    A *preparing* record stays one: it covers its slots already.
     """
     if record.state is not ClaimState.PREPARED or not has_effects(record):
         return record
