@@ -210,9 +210,13 @@ class EmbeddedCluster:
             keys = [key for key in self._store.all_keys() if key[0] == resource.plural]
             return tuple(obj for key in keys if (obj := self._store.read(key)) is not None)
 
-    def wait_for_change(self, after: int, timeout_s: float) -> int:
-        """The cluster's version now; waits at most `timeout_s` for one above `after`."""
-        return self._store.newest_version(after, timeout_s)
+    def wait_for_change(self, after: int, timeout_s: float, stop: Callable[[], bool] = lambda: False) -> int:
+        """The cluster's version now; waits at most `timeout_s` for one above `after`. `wake` has `stop` asked again."""
+        return self._store.newest_version(after, timeout_s, stop)
+
+    def wake(self) -> None:
+        """Has every `wait_for_change` ask its `stop`."""
+        self._store.wake()
 
     def timestamp(self) -> str:
         """Now, as objects show times."""

@@ -36,10 +36,11 @@ class Loop:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops within `period_s` and the step under way; raises what a step failed with."""
+        """Stops after the step under way, bounded; raises what a step failed with."""
         self._stop.set()
+        self._cluster.wake()
         if self._thread.ident is not None:
-            self._thread.join(JOIN_TIMEOUT_S + self._period_s)
+            self._thread.join(JOIN_TIMEOUT_S)
         if self._failure is not None:
             raise self._failure
 
@@ -47,7 +48,7 @@ class Loop:
         seen = 0
         while not self._stop.is_set():
             # read before the step: a change during the step brings another one
-            seen = self._cluster.wait_for_change(seen, self._period_s)
+            seen = self._cluster.wait_for_change(seen, self._period_s, self._stop.is_set)
             if self._stop.is_set():
                 return
             try:

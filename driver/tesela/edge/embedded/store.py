@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Condition
 from time import monotonic
@@ -69,11 +69,16 @@ class Store:
             if key[0] == plural and (namespace is None or key[1] == namespace):
                 yield self._objects[key]
 
-    def newest_version(self, after: int, timeout_s: float) -> int:
-        """The version now, waiting at most `timeout_s` for one above `after`."""
+    def newest_version(self, after: int, timeout_s: float, stop: Callable[[], bool]) -> int:
+        """The version now, waiting at most `timeout_s` for one above `after`, or for `stop` and a `wake`."""
         with self.changed:
-            self.changed.wait_for(lambda: self.version > after or self.closed, timeout_s)
+            self.changed.wait_for(lambda: self.version > after or stop(), timeout_s)
             return self.version
+
+    def wake(self) -> None:
+        """Lets everybody who waits look at their conditions."""
+        with self.changed:
+            self.changed.notify_all()
 
     def all_keys(self) -> tuple[Key, ...]:
         """Every key, in order of first creation."""
