@@ -154,6 +154,22 @@ def test_a_released_call_does_its_work(machine, nvml, gpu):
     assert len(machine.gpu(gpu).instances) == 1
 
 
+def test_racing_creations_share_out_the_slices(machine, nvml, gpu):
+    answers: list[int] = []
+    start = threading.Barrier(8)
+
+    def race(slot):
+        start.wait(timeout=10)
+        answers.append(code_of(nvml.create_gpu_instance, gpu, ONE_G, at(slot // 2)))
+
+    racers = [threading.Thread(target=race, args=(slot,)) for slot in range(8)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert sorted(answers) == [codes.SUCCESS] * 4 + [codes.INSUFFICIENT_RESOURCES] * 4
+
+
 # Hooks
 
 
@@ -262,6 +278,29 @@ def test_minors_move_at_a_reboot_where_told(machine):
     machine.shift_minors = True
     machine.reboot()
     assert [g.minor for g in machine.snapshot().gpus] == [1, 2, 0]
+
+
+def test_minors_can_be_told_to_move_by_the_text():
+    machine = build_machine("h100-80gb*2,shift-minors")
+    machine.reboot()
+    assert [g.minor for g in machine.snapshot().gpus] == [1, 0]
+
+
+def test_mig_cannot_be_managed_from_a_vgpu():
+    nvml = SimulatedNvml(build_machine("h100-80gb:vgpu"))
+    nvml.init()
+    assert code_of(nvml.set_mig_mode, nvml.get_uuid(0), codes.MIG_ENABLED) == codes.NOT_SUPPORTED
+
+
+def test_a_vgpu_says_what_it_is():
+    nvml = SimulatedNvml(build_machine("h100-80gb:vgpu"))
+    nvml.init()
+    assert nvml.get_virtualization_mode(nvml.get_uuid(0)) == codes.VIRTUALIZATION_VGPU_GUEST
+
+
+def test_a_field_can_be_one_that_the_driver_lacks(machine, nvml, gpu):
+    machine.set_field(gpu, codes.FIELD_RESETLESS_MIG, None)
+    assert nvml.get_field_values(gpu, [codes.FIELD_RESETLESS_MIG]) == (None,)
 
 
 def test_a_lost_gpu_comes_back_empty(machine, nvml, gpu):

@@ -101,6 +101,7 @@ def test_the_driver_version_can_be_chosen():
         ("a30:numa=64", "outside 0..63"),
         ("a30:pcie-root=64", "no root"),
         ("a30:fabric", "no NVSwitch fabric"),
+        ("h100-80gb:vgpu:mig", "a vGPU has neither"),
     ],
 )
 def test_what_nobody_could_build_is_refused(text, problem):

@@ -17,7 +17,7 @@ from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.simulator import wire
 from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.calls import CALLS, GET_NAME
-from tesela.edge.simulator.faults import Fault, Hang, Latency
+from tesela.edge.simulator.faults import Fault, Hang
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.remote import RemoteNvml
 from tesela.edge.simulator.server import SimulatorServer
@@ -79,18 +79,21 @@ def test_the_bytes_of_a_request():
 
 
 @given(opcode=st.integers(0, 2**16 - 1), request_id=WORDS, payload=st.binary(max_size=64))
+@settings(deadline=None)
 def test_requests_round_trip(opcode, request_id, payload):
     request = Request(opcode=opcode, request_id=request_id, payload=payload)
     assert wire.parse_request(wire.render_request(request)[4:]) == request
 
 
 @given(request_id=WORDS, code=WORDS, payload=st.binary(max_size=64))
+@settings(deadline=None)
 def test_responses_round_trip(request_id, code, payload):
     response = Response(request_id=request_id, code=code, payload=payload)
     assert wire.parse_response(wire.render_response(response)[4:]) == response
 
 
 @given(body=st.binary(max_size=200))
+@settings(deadline=None)
 def test_any_bytes_are_a_request_or_a_refusal(body):
     try:
         request = wire.parse_request(body)
@@ -100,7 +103,7 @@ def test_any_bytes_are_a_request_or_a_refusal(body):
 
 
 @given(call=st.sampled_from(list(CALLS.values())), payload=st.binary(max_size=200))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_any_bytes_are_arguments_or_a_refusal(call, payload):
     try:
         arguments = call.parse_arguments(payload)
@@ -110,7 +113,7 @@ def test_any_bytes_are_arguments_or_a_refusal(call, payload):
 
 
 @given(call=st.sampled_from(list(CALLS.values())), payload=st.binary(max_size=200))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_any_bytes_are_a_result_or_a_refusal(call, payload):
     try:
         call.parse_result(payload)
@@ -119,6 +122,7 @@ def test_any_bytes_are_a_result_or_a_refusal(call, payload):
 
 
 @given(values=st.lists(st.none() | st.integers(0, 2**64 - 1), max_size=8))
+@settings(deadline=None)
 def test_field_values_round_trip(values):
     codec, out = wire.sequence(wire.OPTIONAL_VALUE), bytearray()
     codec.put(out, tuple(values))
@@ -126,6 +130,7 @@ def test_field_values_round_trip(values):
 
 
 @given(value=st.text(max_size=40))
+@settings(deadline=None)
 def test_texts_round_trip(value):
     out = bytearray()
     wire.TEXT.put(out, value)
@@ -252,10 +257,10 @@ def test_many_threads_share_one_client(server, nvml):
 
 
 def test_no_answer_in_time_is_a_timeout(server):
-    nvml = RemoteNvml(server.path, timeout_s=0.2)
+    nvml = RemoteNvml(server.path, timeout_s=1)
     nvml.init()
-    server.machine.inject(Latency(function="get_device_count", seconds=1))
-    with pytest.raises(NvmlError, match=r"did not answer within 0\.2 s") as refused:
+    server.machine.inject(Hang(function="get_device_count"))
+    with pytest.raises(NvmlError, match=r"did not answer within 1 s") as refused:
         nvml.get_device_count()
     nvml.close()
     assert refused.value.code == codes.TIMEOUT

@@ -26,7 +26,10 @@ EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 SOCKET_VARIABLE: Final = "TESELA_SIM_SOCKET"
-_NOT_FIELDS: Final = frozenset({"op", "socket", "output", "verb"})
+_FIELDS: Final = (
+    *("function", "code", "activation_status", "when", "after", "times", "forever", "seconds"),
+    *("gpu", "pid", "gi", "ci", "kind", "name", "absent", "force", "driver_only", "state", "cluster_uuid", "clique_id"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,9 +95,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
-    fields = {name: value for name, value in vars(args).items() if name not in _NOT_FIELDS and value is not None}
+    fields = {name: getattr(args, name, None) for name in _FIELDS}
     # A flag that was not given says nothing; an operation refuses fields it does not know.
-    return {"op": args.op} | {name: value for name, value in fields.items() if value is not False}
+    return {"op": args.op} | {name: v for name, v in fields.items() if v is not None and v is not False}
 
 
 def _add_socket(parser: argparse.ArgumentParser) -> None:

@@ -33,6 +33,13 @@ CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_IDLE: Final = 16
 
 
+def _is_readable(connection: socket.socket) -> bool:
+    # Not select(): it cannot watch descriptors beyond 1023.
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class Connections:
     """Sends requests to the simulator at `path`, from any number of threads."""
 
@@ -77,7 +84,7 @@ class Connections:
                     return None
                 connection = self._idle.pop()
             # An idle connection has nothing to say: readable means that the simulator went away.
-            if not select.select([connection], [], [], 0)[0]:
+            if not _is_readable(connection):
                 return connection
             connection.close()
 

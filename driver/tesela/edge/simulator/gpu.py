@@ -92,6 +92,7 @@ class SimulatedGpu:
     new_mig_uuid: Callable[[], str]
     mig: int = codes.MIG_DISABLED
     pending: int = codes.MIG_DISABLED
+    vgpu: bool = False
     fabric: FabricInfo | None = None
     fields: dict[int, int] = field(default_factory=dict)
     instances: dict[int, GpuInstance] = field(default_factory=dict)
@@ -110,6 +111,8 @@ class SimulatedGpu:
 
         Ampere waits for a reset; Hopper and later change at once if no client uses the GPU (MIG guide, enabling MIG).
         """
+        if self.vgpu:
+            raise Refused(codes.NOT_SUPPORTED)
         if mode not in {codes.MIG_DISABLED, codes.MIG_ENABLED}:
             raise Refused(codes.INVALID_ARGUMENT)
         self.pending = mode

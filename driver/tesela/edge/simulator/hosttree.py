@@ -7,13 +7,15 @@ real character devices where the process may make them, and plain files elsewher
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import shutil
 import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from tesela.core.errors import StartError
@@ -74,7 +76,8 @@ class HostTree:
         self.root = root
         self.caps_major, self.uvm_major = _free_majors()
         self._lock = threading.Lock()
-        self._written: dict[str, dict[PurePosixPath, _Entry]] = {}
+        self._names = itertools.count()
+        self._written: dict[str, dict[str, _Entry]] = {}
         _clear(root)
         self.makes_nodes = self._can_make_nodes() if make_nodes is None else make_nodes
         state = machine.snapshot()
@@ -96,10 +99,10 @@ class HostTree:
             if module.exists():
                 module.rename(self.root / ".new" / f"module-{module.stat().st_ino}")
             written = self._written.get("", {})
-            self._written[""] = {path: e for path, e in written.items() if "module" not in path.parts}
+            self._written[""] = {path: e for path, e in written.items() if not path.startswith("sys/module/")}
         self._write("", entries)
 
-    def _write(self, owner: str, wanted: dict[PurePosixPath, _Entry]) -> None:
+    def _write(self, owner: str, wanted: dict[str, _Entry]) -> None:
         with self._lock:
             written = self._written.get(owner, {})
             for path in written.keys() - wanted.keys():
@@ -107,14 +110,12 @@ class HostTree:
                 if not any(path in entries for other, entries in self._written.items() if other != owner):
                     self._remove(path)
             for path, entry in wanted.items():
-                if written.get(path) != entry or not os.path.lexists(self.root / path):
+                if written.get(path) != entry:
                     self._put(path, entry)
             self._written[owner] = wanted
 
-    def _put(self, path: PurePosixPath, entry: _Entry) -> None:
-        target, fresh = self.root / path, self.root / ".new" / "entry"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fresh.unlink(missing_ok=True)
+    def _put(self, path: str, entry: _Entry) -> None:
+        target, fresh = self.root / path, self.root / ".new" / str(next(self._names))
         match entry:
             case _File(text):
                 fresh.write_text(text, encoding="utf-8")
@@ -125,14 +126,23 @@ class HostTree:
                 fresh.chmod(mode)
             case _Device():
                 fresh.touch()
-        fresh.replace(target)
+        try:
+            fresh.replace(target)
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True)
+            fresh.replace(target)
 
-    def _remove(self, path: PurePosixPath) -> None:
+    def _remove(self, path: str) -> None:
         (self.root / path).unlink(missing_ok=True)
-        for parent in path.parents:
-            if len(parent.parts) < 2 or any((self.root / parent).iterdir()):
+        folder = path.rpartition("/")[0]
+        while "/" in folder:
+            try:
+                (self.root / folder).rmdir()
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
                 return
-            (self.root / parent).rmdir()
+            folder = folder.rpartition("/")[0]
 
     def _can_make_nodes(self) -> bool:
         probe = self.root / ".new" / "probe"
@@ -156,7 +166,7 @@ def _clear(root: Path) -> None:
         (root / part).mkdir()
 
 
-def _machine_entries(state: MachineState, caps_major: int, uvm_major: int) -> Iterator[tuple[PurePosixPath, _Entry]]:
+def _machine_entries(state: MachineState, caps_major: int, uvm_major: int) -> Iterator[tuple[str, _Entry]]:
     version = state.driver_version
     banner = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  (simulated)\nGCC version:  none\n"
     files = {
@@ -174,28 +184,27 @@ def _machine_entries(state: MachineState, caps_major: int, uvm_major: int) -> It
         "sys/module/nvidia/refcnt": "1\n",
     }
     for path, text in files.items():
-        yield PurePosixPath(path), _File(text)
-    yield PurePosixPath("dev/nvidiactl"), _Device(NVIDIA_MAJOR, CONTROL_MINOR)
-    yield PurePosixPath("dev/nvidia-uvm"), _Device(uvm_major, 0)
-    yield PurePosixPath("dev/nvidia-uvm-tools"), _Device(uvm_major, 1)
+        yield path, _File(text)
+    yield "dev/nvidiactl", _Device(NVIDIA_MAJOR, CONTROL_MINOR)
+    yield "dev/nvidia-uvm", _Device(uvm_major, 0)
+    yield "dev/nvidia-uvm-tools", _Device(uvm_major, 1)
     for minor in (CONFIG_CAPABILITY_MINOR, MONITOR_CAPABILITY_MINOR):
         yield _capability_node(minor), _Device(caps_major, minor, _OWNER_READ)
 
 
-def _gpu_entries(gpu: GpuState, caps_major: int) -> Iterator[tuple[PurePosixPath, _Entry]]:
+def _gpu_entries(gpu: GpuState, caps_major: int) -> Iterator[tuple[str, _Entry]]:
     if gpu.presence == "absent":
         return
     address = gpu.pci_bus_id[-12:].lower()
-    yield PurePosixPath("proc/driver/nvidia/gpus", address, "information"), _File(_information(gpu, address))
-    yield PurePosixPath("dev", f"nvidia{gpu.minor}"), _Device(NVIDIA_MAJOR, gpu.minor)
+    yield f"proc/driver/nvidia/gpus/{address}/information", _File(_information(gpu, address))
+    yield f"dev/nvidia{gpu.minor}", _Device(NVIDIA_MAJOR, gpu.minor)
     yield from _pci_entries(gpu, address)
-    capabilities = PurePosixPath(f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig")
     for instance in gpu.instances:
-        folder = capabilities / f"gi{instance.gi_id}"
-        paths = {folder / "access": gpu_instance_capability_minor(gpu.minor, instance.gi_id)}
+        folder = f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{instance.gi_id}"
+        paths = {f"{folder}/access": gpu_instance_capability_minor(gpu.minor, instance.gi_id)}
         for compute in instance.compute_instances:
             minor = compute_instance_capability_minor(gpu.minor, instance.gi_id, compute.ci_id)
-            paths[folder / f"ci{compute.ci_id}" / "access"] = minor
+            paths[f"{folder}/ci{compute.ci_id}/access"] = minor
         for path, minor in paths.items():
             yield path, _File(_CAPABILITY.format(minor))
             yield _capability_node(minor), _Device(caps_major, minor, 0o444)
@@ -203,28 +212,27 @@ def _gpu_entries(gpu: GpuState, caps_major: int) -> Iterator[tuple[PurePosixPath
         yield from _process_entries(process, gpu)
 
 
-def _pci_entries(gpu: GpuState, address: str) -> Iterator[tuple[PurePosixPath, _Entry]]:
+def _pci_entries(gpu: GpuState, address: str) -> Iterator[tuple[str, _Entry]]:
     if gpu.pcie_root is None:
         # Where the root is unknown the link does not lead through one, as in some virtual machines.
-        device = PurePosixPath("sys/devices/platform", address)
+        device = f"devices/platform/{address}"
     else:
         bridge = f"{gpu.pcie_root.removeprefix('pci')}:01.0"
-        device = PurePosixPath("sys/devices", gpu.pcie_root, bridge, address)
+        device = f"devices/{gpu.pcie_root}/{bridge}/{address}"
     numa_node = -1 if gpu.numa_node is None else gpu.numa_node
     texts = {"numa_node": str(numa_node), "vendor": "0x10de", "class": "0x030200"}
     texts["device"] = f"0x{gpu.pci_device_id:04x}"
     for name, text in texts.items():
-        yield device / name, _File(f"{text}\n")
-    link = PurePosixPath("sys/bus/pci/devices", address)
-    yield link, _Link(str(PurePosixPath("../../..") / device.relative_to("sys")))
+        yield f"sys/{device}/{name}", _File(f"{text}\n")
+    yield f"sys/bus/pci/devices/{address}", _Link(f"../../../{device}")
 
 
-def _process_entries(process: Process, gpu: GpuState) -> Iterator[tuple[PurePosixPath, _Entry]]:
-    folder = PurePosixPath("proc", str(process.pid))
-    yield folder / "comm", _File(f"{process.name[:15]}\n")
-    yield folder / "cmdline", _File(f"{process.name}\0")
+def _process_entries(process: Process, gpu: GpuState) -> Iterator[tuple[str, _Entry]]:
+    folder = f"proc/{process.pid}"
+    yield f"{folder}/comm", _File(f"{process.name[:15]}\n")
+    yield f"{folder}/cmdline", _File(f"{process.name}\0")
     # One descriptor number per minor, so that a process on two GPUs keeps both.
-    yield folder / "fd" / str(10 + gpu.minor), _Link(f"/dev/nvidia{gpu.minor}")
+    yield f"{folder}/fd/{10 + gpu.minor}", _Link(f"/dev/nvidia{gpu.minor}")
 
 
 def _information(gpu: GpuState, address: str) -> str:
@@ -261,8 +269,8 @@ def _mig_minors() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _capability_node(minor: int) -> PurePosixPath:
-    return PurePosixPath(f"dev/nvidia-caps/nvidia-cap{minor}")
+def _capability_node(minor: int) -> str:
+    return f"dev/nvidia-caps/nvidia-cap{minor}"
 
 
 def _free_majors() -> tuple[int, int]:

@@ -43,7 +43,7 @@ class Machine:
         self.on_call: list[CallHook] = []
         self.on_change: list[ChangeHook] = []
         self.on_restart: list[RestartHook] = []
-        self.shift_minors = False
+        self.shift_minors = spec.shift_minors
         """Whether a MIG toggle or a reboot moves minors, as it does on some systems."""
         self._boot_id = str(uuid.uuid4())
         self._driver_loads = 1
@@ -240,11 +240,14 @@ class Machine:
         with self._locks[gpu.uuid]:
             gpu.fabric = fabric
 
-    def set_field(self, name: str, field_id: int, value: int) -> None:
-        """What nvmlDeviceGetFieldValues answers for one field."""
+    def set_field(self, name: str, field_id: int, value: int | None) -> None:
+        """What nvmlDeviceGetFieldValues answers for one field; None: that field is not supported."""
         gpu = self._find(name)
         with self._locks[gpu.uuid]:
-            gpu.fields[field_id] = value
+            if value is None:
+                gpu.fields.pop(field_id, None)
+            else:
+                gpu.fields[field_id] = value
 
     # Inside
 
@@ -310,6 +313,7 @@ def _gpu(spec: MachineSpec, index: int) -> SimulatedGpu:
         new_mig_uuid=lambda: f"MIG-{uuid.uuid4()}",
         mig=mode,
         pending=mode,
+        vgpu=wanted.vgpu,
         fabric=_fabric(spec) if wanted.fabric else None,
         fields={codes.FIELD_RESETLESS_MIG: int(wanted.model.resetless_mig)},
     )

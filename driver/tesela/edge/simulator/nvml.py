@@ -98,7 +98,7 @@ class SimulatedNvml:
         return self._read("get_addressing_mode", gpu_uuid, lambda gpu: gpu.model.addressing_mode)
 
     def get_virtualization_mode(self, gpu_uuid: str) -> int:
-        return self._read("get_virtualization_mode", gpu_uuid, lambda _: codes.VIRTUALIZATION_NONE)
+        return self._read("get_virtualization_mode", gpu_uuid, _virtualization)
 
     def get_fabric_info(self, gpu_uuid: str) -> FabricInfo:
         def rule(gpu: SimulatedGpu) -> FabricInfo:
@@ -189,6 +189,10 @@ class SimulatedNvml:
     def _require_init(self, function: str) -> None:
         if not self._inits:
             raise nvml_error(codes.UNINITIALIZED, function)
+
+
+def _virtualization(gpu: SimulatedGpu) -> int:
+    return codes.VIRTUALIZATION_VGPU_GUEST if gpu.vgpu else codes.VIRTUALIZATION_NONE
 
 
 def _processes(gpu: SimulatedGpu, kind: str) -> tuple[ProcessInfo, ...]:

@@ -1,10 +1,11 @@
 """The text that describes a simulated machine, as in `a100-40gb*4,h100-80gb:numa=1*2,seed=7`, and its refusals.
 
     machine = part ("," part)*
-    part    = model (":" option)* ["*" count]  |  "seed=" number  |  "driver=" version
-    option  = "mig" | "fabric" | "numa=" (number | "unknown") | "pcie-root=" ("pci0000-64" | "unknown")
+    part    = model (":" option)* ["*" count]  |  "seed=" number  |  "driver=" version  |  "shift-minors"
+    option  = "mig" | "fabric" | "vgpu" | "numa=" (number | "unknown") | "pcie-root=" ("pci0000-64" | "unknown")
 
-`mig`: MIG mode is on at start. `fabric`: the GPU sits behind NVSwitches and has joined its fabric.
+`mig`: MIG mode is on at start. `fabric`: the GPU sits behind NVSwitches and has joined its fabric. `vgpu`: it is a vGPU
+inside a guest, from where MIG cannot be managed. `shift-minors`: a MIG toggle or a reboot moves device minors.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class GpuSpec:
     model: GpuModel
     mig: bool = False
     fabric: bool = False
+    vgpu: bool = False
     numa_node: int | str | None = None
     pcie_root: str | None = None
 
@@ -45,6 +47,8 @@ class MachineSpec:
     seed: int = 0
     driver_version: str = DEFAULT_DRIVER_VERSION
     cuda_driver_version: int = 13000
+    shift_minors: bool = False
+    """A MIG toggle and a reboot move device minors, as on some systems."""
     illegal_start_code: int = codes.INVALID_ARGUMENT
     """What a legal profile at an illegal start answers; drivers are said to differ (or INSUFFICIENT_RESOURCES)."""
 
@@ -55,7 +59,7 @@ def parse_machine_spec(text: str) -> MachineSpec:
     settings: dict[str, str] = {}
     for part in (piece.strip() for piece in text.split(",")):
         key, equals, value = part.partition("=")
-        if equals and key in {"seed", "driver"}:
+        if (equals and key in {"seed", "driver"}) or part == "shift-minors":
             if key in settings:
                 raise DocumentError(key, "is given twice")
             settings[key] = value
@@ -66,6 +70,7 @@ def parse_machine_spec(text: str) -> MachineSpec:
             gpus=tuple(gpus),
             seed=_number("seed", settings.get("seed", "0")),
             driver_version=settings.get("driver", DEFAULT_DRIVER_VERSION),
+            shift_minors="shift-minors" in settings,
         )
     )
 
@@ -98,27 +103,28 @@ def _parse_gpus(part: str) -> list[GpuSpec]:
 
 
 def _with_option(spec: GpuSpec, option: str) -> GpuSpec:
-    # A root such as pci0000:64 holds the separator of options, so it is written pci0000-64 here.
     match option.partition("="):
-        case ("mig", "", _):
-            return replace(spec, mig=True)
-        case ("fabric", "", _):
-            return replace(spec, fabric=True)
-        case ("numa", "=", "unknown"):
-            return replace(spec, numa_node="unknown")
-        case ("numa", "=", number):
-            return replace(spec, numa_node=_number("numa", number))
-        case ("pcie-root", "=", "unknown"):
-            return replace(spec, pcie_root="unknown")
+        case ("mig" | "fabric" | "vgpu" as flag, "", _):
+            return replace(
+                spec,
+                mig=spec.mig or flag == "mig",
+                fabric=spec.fabric or flag == "fabric",
+                vgpu=spec.vgpu or flag == "vgpu",
+            )
+        case ("numa", "=", node):
+            return replace(spec, numa_node=node if node == "unknown" else _number("numa", node))
         case ("pcie-root", "=", root):
+            # A root such as pci0000:64 holds the separator of options, so it is written pci0000-64 here.
             return replace(spec, pcie_root=root.replace("-", ":"))
         case _:
-            raise DocumentError("gpus", f"unknown option {option!r}; known are mig, fabric, numa=, pcie-root=")
+            raise DocumentError("gpus", f"unknown option {option!r}; known are mig, fabric, vgpu, numa=, pcie-root=")
 
 
 def _check_gpu(gpu: GpuSpec) -> None:
     if gpu.fabric and gpu.model.architecture not in _FABRIC_ARCHITECTURES:
         raise DocumentError("fabric", f"{gpu.model.model} has no NVSwitch fabric that NVML would report")
+    if gpu.vgpu and (gpu.mig or gpu.fabric):
+        raise DocumentError("vgpu", "a vGPU has neither a MIG mode of its own nor a fabric")
     if isinstance(gpu.numa_node, int) and not 0 <= gpu.numa_node < 64:
         raise DocumentError("numa", f"node {gpu.numa_node} is outside 0..63")
     if gpu.pcie_root not in {None, "unknown"} and not _PCIE_ROOT.match(gpu.pcie_root or ""):
