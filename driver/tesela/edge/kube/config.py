@@ -36,8 +36,7 @@ def load_config(
     configuration = Configuration()
     try:
         if kubeconfig:
-            load_kube_config(config_file=kubeconfig, client_configuration=configuration, persist_config=False)
-            _follow_token_file(configuration, kubeconfig)
+            _load_file(configuration, kubeconfig)
         else:
             loader = InClusterConfigLoader(
                 token_filename=str(service_account_dir / "token"),
@@ -53,6 +52,17 @@ def load_config(
     configuration.retries = False
     configuration.keep_alive = True
     return configuration
+
+
+def _load_file(configuration: Configuration, kubeconfig: str) -> None:
+    try:
+        load_kube_config(config_file=kubeconfig, client_configuration=configuration, persist_config=False)
+        _follow_token_file(configuration, kubeconfig)
+    except (ConfigException, OSError):
+        raise
+    except Exception as error:
+        # the official loader lets out whatever a malformed document makes of its code, with pieces of the document
+        raise ConfigException(f"malformed ({type(error).__name__})") from error
 
 
 def _follow_token_file(configuration: Configuration, kubeconfig: str) -> None:
