@@ -150,6 +150,17 @@ def test_metadata_of_a_claim_lies_under_the_claim_s_name(node: Node, work: Names
     assert [device["name"] for device in request["devices"]] == work.devices_of("reader", "gpu")
 
 
+def test_metadata_of_another_request_is_not_shown(node: Node, work: Namespace) -> None:
+    requests = [render_request(side, profile="1g.10gb") for side in ("left", "right")]
+    containers = [render_container("main", claims=[{"name": "gpu", "request": "left"}])]
+    work.apply(render_template("pair", render_claim_spec(requests)), pod("reader", "pair", containers=containers))
+    work.wait_running("reader")
+
+    shown = work.exec("reader", "cd /var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/gpu && ls")
+
+    assert shown.split() == ["left"]
+
+
 def test_a_new_claim_joins_one_that_is_allocated_already(node: Node, work: Namespace) -> None:
     work.apply(render_claim("old", render_claim_spec([render_request("core", profile="1g.10gb")])), ONE)
     work.apply(render_pod("first", claims={"gpu": "old"}))

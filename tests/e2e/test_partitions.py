@@ -164,7 +164,9 @@ def test_two_pods_share_the_partition_of_one_claim_until_the_last_ends(node: Nod
 
     work.end("early")
 
-    assert {early, work.environment("late")["TESELA_SHARED_CORE_UUIDS"]} == {seen.uuid for seen in node.simulator.list_partitions()}
+    assert {early, work.environment("late")["TESELA_SHARED_CORE_UUIDS"]} == {
+        seen.uuid for seen in node.simulator.list_partitions()
+    }
 
 
 def test_a_claim_serves_one_pod_after_the_other(node: Node, work: Namespace) -> None:

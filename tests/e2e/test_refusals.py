@@ -33,11 +33,11 @@ def test_a_profile_that_no_gpu_has_waits(work: Namespace) -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        (render_opaque("GpuConfig", sharing=time_slicing("Sometimes")), "interval"),
-        (render_opaque("GpuConfig", sharing=time_slicing("Long"), colour="blue"), "colour"),
-        (render_opaque("GpuConfig", sharing={"strategy": "MPS"}), "MPS"),
-        (render_opaque("GpuConfiguration"), "kind"),
-        (render_opaque("GpuConfig", api_version="resource.nvidia.com/v9"), "apiVersion"),
+        (render_opaque("GpuConfig", sharing=time_slicing("Sometimes")), ": sharing.timeSlicingConfig.interval: "),
+        (render_opaque("GpuConfig", sharing=time_slicing("Long"), colour="blue"), ": colour: "),
+        (render_opaque("GpuConfig", sharing={"strategy": "MPS"}), ": sharing.strategy: MPS is not supported yet"),
+        (render_opaque("GpuConfiguration"), ": kind: "),
+        (render_opaque("GpuConfig", api_version="resource.nvidia.com/v9"), ": apiVersion: "),
     ],
     ids=["wrong value", "unknown field", "MPS", "unknown kind", "unknown version"],
 )

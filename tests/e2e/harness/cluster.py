@@ -24,6 +24,24 @@ from tesela.edge.kube.port import NODES, Json, Resource
 NODE = "node1"
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
 
+_GROUP = "rbac.authorization.k8s.io"
+_NAMED = {"apiVersion": f"{_GROUP}/v1", "metadata": {"name": "e2e-kubelet-reads-claims"}}
+# The API server's node authorizer learns of a new pod a moment late on a busy machine. It then forbids the kubelet to
+# read the pod's claim, and the kubelet tries again only with its next resync. Not what these tests are about.
+_KUBELET_READS_CLAIMS: tuple[Json, ...] = (
+    {
+        **_NAMED,
+        "kind": "ClusterRole",
+        "rules": [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}],
+    },
+    {
+        **_NAMED,
+        "kind": "ClusterRoleBinding",
+        "roleRef": {"apiGroup": _GROUP, "kind": "ClusterRole", "name": "e2e-kubelet-reads-claims"},
+        "subjects": [{"apiGroup": _GROUP, "kind": "User", "name": f"system:node:{NODE}"}],
+    },
+)
+
 
 class Cluster:
     """One node, `node1`. The thread that calls `up` is in the cluster's network until `down`."""
@@ -61,6 +79,7 @@ class Cluster:
         self.kube = KubeClient(load_config(str(self.certificates.path("admin.kubeconfig"))))
         self._import_images()
         wait_until("the API server is ready", lambda: self._is_up("apiserver", self._is_ready), timeout_s=60)
+        self.apply(*_KUBELET_READS_CLAIMS)
         self.start("scheduler", components.render_scheduler)
         self.start("controller-manager", components.render_controller_manager)
         self.start("kubelet", components.render_kubelet)
