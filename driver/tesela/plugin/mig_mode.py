@@ -7,6 +7,8 @@ lists and the open device files in the host's /proc.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from typing import Protocol
 
 from tesela.core.errors import NvmlError, TryAgain
@@ -14,6 +16,8 @@ from tesela.core.model import ClaimRef
 from tesela.core.prepare import ModeSwitch
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import MigMode, Nvml
+
+log = logging.getLogger(__name__)
 
 _NAMES = {codes.MIG_ENABLED: "on", codes.MIG_DISABLED: "off"}
 
@@ -37,11 +41,14 @@ def switch_mig_mode(nvml: Nvml, holders: Holders, switch: ModeSwitch, ref: Claim
     before = nvml.get_mig_mode(uuid)
     if before.current == wanted and before.pending == wanted:
         return
-    status = _set_mode(nvml, uuid, wanted)
-    after = nvml.get_mig_mode(uuid)
-    if status == codes.SUCCESS and after.current == wanted:
-        return
-    _set_pending_back(nvml, uuid, before, after)
+    try:
+        status = _set_mode(nvml, uuid, wanted)
+        if status == codes.SUCCESS and nvml.get_mig_mode(uuid).current == wanted:
+            return
+    except NvmlError:
+        _set_pending_back(nvml, uuid, before)
+        raise
+    _set_pending_back(nvml, uuid, before)
     raise TryAgain(
         f"claim {ref.namespace}/{ref.name}: device {switch.device}: MIG mode of GPU {uuid} cannot be switched "
         f"{_NAMES[wanted]} now: {codes.TEXTS.get(status, 'refused')} ({status}); held by "
@@ -59,18 +66,25 @@ def _set_mode(nvml: Nvml, uuid: str, mode: int) -> int:
         raise
 
 
-def _set_pending_back(nvml: Nvml, uuid: str, before: MigMode, after: MigMode) -> None:
-    if after.pending != before.pending:
-        _set_mode(nvml, uuid, before.pending)
+def _set_pending_back(nvml: Nvml, uuid: str, before: MigMode) -> None:
+    """Where that fails too, the refusal is still the error to report."""
+    try:
+        after = nvml.get_mig_mode(uuid)
+        if after.current == before.current and after.pending != before.pending:
+            _set_mode(nvml, uuid, before.pending)
+    except (NvmlError, TryAgain) as error:
+        log.warning("the pending MIG mode of GPU %s may differ from its mode, look at it: %s", uuid, error)
 
 
 def describe_holders(nvml: Nvml, holders: Holders, uuid: str) -> str:
-    """The processes on a GPU, in words: NVML's lists first, then whoever has its device node open."""
-    pids = {
-        process.pid
-        for listing in (nvml.get_compute_running_processes, nvml.get_graphics_running_processes)
-        for process in listing(uuid)
-    }
-    named = {holders.get_command(pid) for pid in pids}
-    named.update(holders.list_gpu_holders(nvml.get_minor_number(uuid)))
+    """The processes on a GPU, in words: NVML's lists first, then whoever has its device node open.
+
+    It explains an error, so it raises none of NVML's: what cannot be asked goes unnamed.
+    """
+    named: set[str] = set()
+    for listing in (nvml.get_compute_running_processes, nvml.get_graphics_running_processes):
+        with contextlib.suppress(NvmlError, TryAgain):
+            named.update(holders.get_command(process.pid) for process in listing(uuid))
+    with contextlib.suppress(NvmlError, TryAgain):
+        named.update(holders.list_gpu_holders(nvml.get_minor_number(uuid)))
     return ", ".join(sorted(named)) or "a client that neither NVML nor /proc names (a kernel client, another VM)"
