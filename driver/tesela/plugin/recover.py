@@ -111,6 +111,10 @@ def _recover_locked(node: Node, record: ClaimRecord, deadline: Deadline) -> None
         return
     if stale:
         record = _renew(node, record, boot_id)
+        for device in record.devices:
+            if device.time_slice is not None:
+                # It went with the boot, while the container that asked for it comes back.
+                node.nvidia_smi.set_time_slice(device.gpu_uuid, device.time_slice)
         node.records.write(record)
     node.workload.write(record)
 
