@@ -86,7 +86,10 @@ class GpuInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePartition:
-    """A GPU instance that exists. `ci_id` and `mig_uuid` are None for one without its compute instance."""
+    """A GPU instance that exists. `ci_id` and `mig_uuid` are None for one without its compute instance.
+
+    One with several compute instances has the first one's `ci_id` and no `mig_uuid`: we never make such.
+    """
 
     gpu_uuid: str
     profile_id: int

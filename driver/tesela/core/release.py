@@ -81,8 +81,8 @@ def _is_ours(state: ClaimState, partition: RecordedPartition, found: LivePartiti
     """Whether the instance in the slot is the one that the record speaks of."""
     if partition.mig_uuid is not None and found.mig_uuid == partition.mig_uuid:
         return True
-    if state is ClaimState.PREPARED:
-        return False
+    if state is ClaimState.PREPARED or (found.mig_uuid is None and found.ci_id is not None):
+        return False  # the latter has several compute instances, and we make one
     if partition.mig_uuid is None:
         return True  # never finished; the slot was seen empty before
     # An unprepare of ours got as far as the compute instance.

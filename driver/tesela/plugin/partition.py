@@ -55,7 +55,7 @@ class Partitions:
     def describe(self, instance: GpuInstance) -> LivePartition:
         """The instance with its MIG device.
 
-        `ci_id` and `mig_uuid` are None without compute instance, or with several: Tesela offers no such device, yet it
+        With several compute instances it has an id and no UUID: Tesela neither makes nor offers such a device, yet it
         holds its slices.
         """
         compute = self.list_compute_instances(instance)
@@ -65,13 +65,17 @@ class Partitions:
             profile_id=instance.profile_id,
             placement=instance.placement,
             gi_id=instance.gi_id,
-            ci_id=only.ci_id if only else None,
+            ci_id=compute[0].ci_id if compute else None,
             mig_uuid=only.mig_uuid if only else None,
         )
 
     def list_live(self, gpu_uuid: str, profiles: Iterable[Profile]) -> tuple[LivePartition, ...]:
-        """Every GPU instance, described."""
-        return tuple(self.describe(instance) for instance in self.list_instances(gpu_uuid, profiles))
+        """Every GPU instance, described; without the GPU's lock, one that goes while we look is left out."""
+        found: list[LivePartition] = []
+        for instance in self.list_instances(gpu_uuid, profiles):
+            with _gone_is_done():  # the GPU has just answered: what is not found is the instance
+                found.append(self.describe(instance))
+        return tuple(found)
 
     def list_compute_instances(self, instance: GpuInstance) -> tuple[ComputeInstanceInfo, ...]:
         """All compute instances of a GPU instance, whatever their profile."""
