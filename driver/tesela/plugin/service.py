@@ -50,5 +50,5 @@ class ClaimService:
 
 def _sentence(ref: ClaimRef, error: TeselaError) -> str:
     """The error's text, made to name the claim where it does not yet."""
-    text = str(error)
-    return text if ref.name in text else f"claim {ref.namespace}/{ref.name}: {text}"
+    text, name = str(error), f"{ref.namespace}/{ref.name}"
+    return text if name in text else f"claim {name}: {text}"
