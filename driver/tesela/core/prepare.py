@@ -15,15 +15,7 @@ from tesela.core.config import DeviceConfig
 from tesela.core.errors import ClaimRefused
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition, Placement, Profile
 from tesela.core.naming import PartitionName, WholeName, parse_device_name
-from tesela.core.record import (
-    ClaimRecord,
-    ClaimState,
-    PartitionRole,
-    PartitionState,
-    RecordedDevice,
-    RecordedPartition,
-    find_holder,
-)
+from tesela.core.record import ClaimRecord, RecordedDevice, find_holder
 from tesela.core.roster import KnownGpu, Roster
 
 
@@ -79,6 +71,14 @@ class MakePartition:
 
 
 Action: TypeAlias = UseWhole | UsePartition | MakePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Others:
+    """What other claims hold, as far as it can be read."""
+
+    records: tuple[ClaimRecord, ...]
+    damaged: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +164,17 @@ def plan_prepare(
     configs: Sequence[DeviceConfig],
     views: Mapping[str, GpuView],
     records: Iterable[ClaimRecord],
+    damaged: Iterable[str] = (),
 ) -> PreparePlan:
     """The plan for `claim`, or ClaimRefused.
 
     `configs` runs parallel to `wanted`. `views` holds the claim's GPUs by UUID, seen under their locks. `records` are
-    all records on disk; the claim's own is left out of account, its leftovers have been undone before.
+    all records on disk; the claim's own is left out of account, its leftovers have been undone before. `damaged` are
+    the UIDs of claims whose records cannot be read: what they hold is not known.
     """
-    others = tuple(record for record in records if record.claim.uid != claim.ref.uid)
+    others = _Others(
+        records=tuple(record for record in records if record.claim.uid != claim.ref.uid), damaged=tuple(damaged)
+    )
     devices: list[PlannedDevice] = []
     switches: dict[str, ModeSwitch] = {}
     for one, config in zip(wanted, configs, strict=True):
@@ -186,7 +190,7 @@ def plan_prepare(
         else:
             action = _plan_partition(claim.ref, one, view, others, switches)
         devices.append(
-            PlannedDevice(result=one.result, known=view.known, action=action, time_slice=_time_slice(one, config))
+            PlannedDevice(result=one.result, known=view.known, action=action, time_slice=plan_time_slice(one, config))
         )
     return PreparePlan(
         claim=claim.ref,
@@ -196,9 +200,12 @@ def plan_prepare(
     )
 
 
-def _time_slice(one: Wanted, config: DeviceConfig) -> str | None:
-    """Time slicing has no effect on a partition (nvidia-driver.md 3): it is accepted there and not applied."""
-    return config.time_slice if one.profile is None else None
+def plan_time_slice(one: Wanted, config: DeviceConfig) -> str | None:
+    """The interval to apply. It has no effect on a partition (nvidia-driver.md 3): accepted there and not applied.
+
+    Admin access changes nothing (invariant 4).
+    """
+    return config.time_slice if one.profile is None and not one.result.admin_access else None
 
 
 def _plan_admin(ref: ClaimRef, one: Wanted, view: GpuView) -> Action:
@@ -216,9 +223,7 @@ def _plan_admin(ref: ClaimRef, one: Wanted, view: GpuView) -> Action:
     return UsePartition(profile=one.profile, live=live)
 
 
-def _plan_whole(
-    ref: ClaimRef, one: Wanted, view: GpuView, others: Sequence[ClaimRecord], switches: dict[str, ModeSwitch]
-) -> Action:
+def _plan_whole(ref: ClaimRef, one: Wanted, view: GpuView, others: _Others, switches: dict[str, ModeSwitch]) -> Action:
     if view.mig_enabled:
         if view.instances:
             _refuse_occupied(ref, one, view.instances[0], others)
@@ -234,7 +239,7 @@ def _plan_whole(
 
 
 def _plan_partition(
-    ref: ClaimRef, one: Wanted, view: GpuView, others: Sequence[ClaimRecord], switches: dict[str, ModeSwitch]
+    ref: ClaimRef, one: Wanted, view: GpuView, others: _Others, switches: dict[str, ModeSwitch]
 ) -> Action:
     profile, placement = one.profile, one.placement
     assert profile is not None
@@ -278,12 +283,12 @@ def _find_described(view: GpuView, one: Wanted) -> LivePartition | None:
     )
 
 
-def _check_not_held(ref: ClaimRef, one: Wanted, others: Sequence[ClaimRecord]) -> None:
+def _check_not_held(ref: ClaimRef, one: Wanted, others: _Others) -> None:
     """A device another claim holds, or that excludes one it holds, is refused until that claim is unprepared."""
-    holder = find_holder(others, one.result.device, one.result.pool, besides=ref.uid)
+    holder = find_holder(others.records, one.result.device, one.result.pool, besides=ref.uid)
     if holder is not None and one.result.share_id is None:
         _refuse_held(ref, one.result.device, one.result.device, holder)
-    for record in others:
+    for record in others.records:
         for device in record.devices_on(one.gpu_uuid):
             if device.admin_access or device.device == one.result.device:
                 continue
@@ -325,17 +330,27 @@ def _overlap(a: Placement, b: Placement) -> bool:
     return a.start < b.start + b.size and b.start < a.start + a.size
 
 
-def _refuse_occupied(ref: ClaimRef, one: Wanted, instance: GpuInstance, others: Sequence[ClaimRecord]) -> NoReturn:
+def _refuse_occupied(ref: ClaimRef, one: Wanted, instance: GpuInstance, others: _Others) -> NoReturn:
     """The slot holds an instance: another claim's, or one that nobody of ours made."""
-    for record in others:
+    for record in others.records:
         for device in record.devices_on(one.gpu_uuid):
             if any(p.placement == instance.placement and p.ours for p in device.partitions):
                 _refuse_held(ref, one.result.device, device.device, record)
+    where = (
+        f"GPU instance {instance.gi_id} of GPU {one.gpu_uuid} lies in memory slices {instance.placement.start} to "
+        f"{instance.placement.start + instance.placement.size - 1}"
+    )
+    if others.damaged:
+        _refuse(
+            ref,
+            one.result.device,
+            f"{where} and may belong to a claim whose record is damaged (UID {', '.join(others.damaged)})",
+            "end that claim's pod, or repair its record, and compare again",
+        )
     _refuse(
         ref,
         one.result.device,
-        f"GPU instance {instance.gi_id} of GPU {one.gpu_uuid} lies in memory slices {instance.placement.start} to "
-        f"{instance.placement.start + instance.placement.size - 1} and was not made by Tesela",
+        f"{where} and was not made by Tesela",
         "destroy it, or set this GPU to static partitions in the policy file",
     )
 
@@ -352,59 +367,3 @@ def _refuse_held(ref: ClaimRef, device: str, held: str, holder: ClaimRecord) -> 
 
 def _refuse(ref: ClaimRef, device: str, cause: str, next_step: str) -> NoReturn:
     raise ClaimRefused(f"claim {ref.namespace}/{ref.name}: device {device}: {cause}; {next_step}")
-
-
-def render_preparing(plan: PreparePlan, boot_id: str) -> ClaimRecord:
-    """The record that must be on disk before the first effect: what will be made, without ids."""
-    return ClaimRecord(
-        claim=plan.claim,
-        state=ClaimState.PREPARING,
-        devices=tuple(_render_device(device, boot_id) for device in plan.devices),
-        pod_claim_name=plan.pod_claim_name,
-    )
-
-
-def _render_device(device: PlannedDevice, boot_id: str) -> RecordedDevice:
-    return RecordedDevice(
-        request=device.result.request,
-        pool=device.result.pool,
-        device=device.result.device,
-        gpu_uuid=device.known.gpu.uuid,
-        admin_access=device.result.admin_access,
-        share_id=device.result.share_id,
-        boot_id=boot_id,
-        generation=device.known.generation,
-        partitions=_render_partitions(device.action),
-        time_slice=device.time_slice,
-    )
-
-
-def _render_partitions(action: Action) -> tuple[RecordedPartition, ...]:
-    match action:
-        case UseWhole():
-            return ()
-        case UsePartition(profile=profile, live=live):
-            return (
-                RecordedPartition(
-                    profile_id=profile.profile_id,
-                    profile=profile.name,
-                    placement=live.placement,
-                    role=PartitionRole.CURRENT,
-                    state=PartitionState.PREPARED,
-                    ours=False,
-                    gi_id=live.gi_id,
-                    ci_id=live.ci_id,
-                    mig_uuid=live.mig_uuid,
-                ),
-            )
-        case MakePartition(profile=profile, placement=placement):
-            return (
-                RecordedPartition(
-                    profile_id=profile.profile_id,
-                    profile=profile.name,
-                    placement=placement,
-                    role=PartitionRole.CURRENT,
-                    state=PartitionState.PREPARING,
-                    ours=True,
-                ),
-            )

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from tesela.core.errors import ClaimRefused, NvmlError, TeselaError, TryAgain
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition, PreparedDevice
-from tesela.core.prepare import MakePartition, PlannedDevice, PreparePlan, render_preparing
+from tesela.core.prepare import MakePartition, PlannedDevice, PreparePlan
+from tesela.core.preparing import render_preparing
 from tesela.core.record import ClaimRecord, ClaimState, PartitionState, RecordedDevice
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.mig_mode import switch_mig_mode
@@ -29,7 +30,7 @@ def perform(
     """The prepared devices. `records` are those the plan was made from."""
     record = render_preparing(plan, node.host.get_boot_id())
     if plan.has_effects:
-        node.records.write(record)
+        node.records.write(record, synced=False)
     others = tuple(other for other in records if other.claim.uid != plan.claim.uid)
     try:
         for switch in plan.switches:
@@ -64,7 +65,7 @@ def _make_partitions(
             devices[position] = _with_live(devices[position], live)
     made = replace(record, devices=tuple(devices))
     if made != record:
-        node.records.write(made)
+        node.records.write(made, synced=False)
     return made
 
 

@@ -124,9 +124,10 @@ def _prepare_anew(node: Node, request: _Request, deadline: Deadline) -> tuple[Pr
         views = {uuid: _look(node, uuid, request.wanted) for uuid in {one.gpu_uuid for one in request.wanted}}
     except NvmlError as error:
         raise TryAgain(f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}") from error
-    records = node.records.list().records
-    plan = plan_prepare(request.claim, request.wanted, request.configs, views, records)
-    return perform(node, plan, records, deadline)
+    listing = node.records.list()
+    damaged = [one.uid for one in listing.unreadable]
+    plan = plan_prepare(request.claim, request.wanted, request.configs, views, listing.records, damaged)
+    return perform(node, plan, listing.records, deadline)
 
 
 def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted]) -> GpuView:

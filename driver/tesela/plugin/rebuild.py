@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from tesela.core.config import DeviceConfig, resolve_config
 from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, StateError
 from tesela.core.model import ClaimRef, LivePartition
-from tesela.core.prepare import Wanted, plan_wanted
+from tesela.core.prepare import Wanted, plan_time_slice, plan_wanted
 from tesela.core.record import (
     ClaimRecord,
     ClaimState,
@@ -20,7 +21,9 @@ from tesela.core.record import (
     RecordedDevice,
     RecordedPartition,
 )
+from tesela.core.shape import PartitionSource, plan_shape
 from tesela.edge.documents.claim import decode_claim
+from tesela.edge.documents.config import decode_configs
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
@@ -71,6 +74,8 @@ def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimR
         obj = node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
         claim = decode_claim(obj)
         wanted = plan_wanted(claim, node.lookout.roster, pool=node.pool) if claim.ref.uid == ref.uid else ()
+        configs = decode_configs(claim)
+        resolved = [resolve_config(claim, configs, one.result, whole=one.profile is None) for one in wanted]
     except (ApiNotFound, ClaimRefused, DocumentError):
         return None
     except ApiError as error:
@@ -79,7 +84,7 @@ def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimR
         return None
     with node.hold_gpus({one.gpu_uuid for one in wanted}, deadline):
         taken = _list_recorded_uuids(node)
-        devices = tuple(_rebuild_device(node, one, taken) for one in wanted)
+        devices = tuple(_rebuild_device(node, one, config, taken) for one, config in zip(wanted, resolved, strict=True))
     complete = all(p.mig_uuid is not None for device in devices for p in device.partitions)
     return ClaimRecord(
         claim=claim.ref,
@@ -99,7 +104,7 @@ def _list_recorded_uuids(node: Node) -> frozenset[str]:
     )
 
 
-def _rebuild_device(node: Node, one: Wanted, taken: frozenset[str]) -> RecordedDevice:
+def _rebuild_device(node: Node, one: Wanted, config: DeviceConfig, taken: frozenset[str]) -> RecordedDevice:
     device = RecordedDevice(
         request=one.result.request,
         pool=one.result.pool,
@@ -109,11 +114,13 @@ def _rebuild_device(node: Node, one: Wanted, taken: frozenset[str]) -> RecordedD
         share_id=one.result.share_id,
         boot_id=node.host.get_boot_id(),
         generation=one.known.generation,
+        time_slice=plan_time_slice(one, config),
     )
     if one.profile is None or one.placement is None:
         return device
     live = _find_live(node, one)
-    ours = not one.result.admin_access and live is not None and live.mig_uuid not in taken
+    made = plan_shape(one.known, node.policy).partitions is not PartitionSource.STATIC and not one.result.admin_access
+    ours = made and live is not None and live.mig_uuid not in taken
     partition = RecordedPartition(
         profile_id=one.profile.profile_id,
         profile=one.profile.name,
