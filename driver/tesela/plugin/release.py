@@ -44,7 +44,7 @@ def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
         for device in record.devices
     )
     marked = replace(record, state=ClaimState.UNPREPARING, devices=devices)
-    node.records.write(marked)
+    node.records.write(marked, synced=False)
     return marked
 
 

@@ -95,10 +95,14 @@ class RecordStore:
             unreadable=tuple(sorted(unreadable, key=lambda item: item.uid)),
         )
 
-    def write(self, record: ClaimRecord) -> None:
-        """Puts the record on disk, file and folder synced. TryAgain or StateError leave the old record as it was."""
+    def write(self, record: ClaimRecord, *, synced: bool = True) -> None:
+        """Puts the record in place, on disk when `synced`. TryAgain or StateError leave the old record as it was.
+
+        A record that is not synced outlives this process, not the machine: enough for a step between two answers,
+        because every partition that it covers goes with the machine too.
+        """
         path = self.path(record.claim.uid)
-        write_file(path, encode_record(record), mode=0o600, synced=True)
+        write_file(path, encode_record(record), mode=0o600, synced=synced)
 
     def remove(self, uid: str) -> bool:
         """Removes the record, synced; False where there was none."""
