@@ -68,15 +68,18 @@ class Topology(Protocol):
         ...
 
 
-def discover(nvml: Nvml, topology: Topology, walker: Partitions) -> Inventory:
+def discover(nvml: Nvml, topology: Topology, walker: Partitions, before: Inventory | None = None) -> Inventory:
     """Every GPU that answers, in NVML index order, and every live partition.
 
-    A GPU that NVML calls lost is left out, one that fails otherwise is `silent`. NvmlError or NvmlTimeout only where
-    NVML as a whole fails: count, versions, or a UUID that cannot be read.
+    Which MIG profiles a GPU has is taken from the look `before` while the driver is the same: more than half of a
+    look's calls ask for that. A GPU that NVML calls lost is left out, one that fails otherwise is `silent`. NvmlError
+    or NvmlTimeout only where NVML as a whole fails: count, versions, or a UUID that cannot be read.
     """
     gpus: list[Gpu] = []
     partitions: list[LivePartition] = []
     silent: set[str] = set()
+    driver_version = nvml.get_driver_version()
+    profiles = _keep_profiles(before, driver_version)
     for index in range(nvml.get_device_count()):
         try:
             uuid = nvml.get_uuid(index)
@@ -86,7 +89,7 @@ def discover(nvml: Nvml, topology: Topology, walker: Partitions) -> Inventory:
             log.warning("GPU at index %d is gone: %s", index, error)
             continue
         try:
-            gpu = _read_gpu(nvml, topology, index, uuid)
+            gpu = _read_gpu(nvml, topology, index, uuid, profiles.get(uuid))
             live = walker.list_live(gpu.uuid, gpu.profiles) if gpu.mig_enabled else ()
         except (NvmlError, NvmlTimeout) as error:
             if not (isinstance(error, NvmlError) and error.code in _GONE):
@@ -96,7 +99,7 @@ def discover(nvml: Nvml, topology: Topology, walker: Partitions) -> Inventory:
         gpus.append(gpu)
         partitions.extend(live)
     return Inventory(
-        driver_version=nvml.get_driver_version(),
+        driver_version=driver_version,
         cuda_driver_version=nvml.get_cuda_driver_version(),
         gpus=tuple(gpus),
         partitions=tuple(partitions),
@@ -104,7 +107,15 @@ def discover(nvml: Nvml, topology: Topology, walker: Partitions) -> Inventory:
     )
 
 
-def _read_gpu(nvml: Nvml, topology: Topology, index: int, uuid: str) -> Gpu:
+def _keep_profiles(before: Inventory | None, driver_version: str) -> dict[str, tuple[Profile, ...]]:
+    if before is None or before.driver_version != driver_version:
+        return {}
+    return {gpu.uuid: gpu.profiles for gpu in before.gpus if gpu.profiles}
+
+
+def _read_gpu(
+    nvml: Nvml, topology: Topology, index: int, uuid: str, profiles: tuple[Profile, ...] | None = None
+) -> Gpu:
     architecture = nvml.get_architecture(uuid)
     guest = _is_vgpu_guest(nvml, uuid)
     bus_id = normalize_bus_id(nvml.get_pci_info(uuid).bus_id)
@@ -123,7 +134,7 @@ def _read_gpu(nvml: Nvml, topology: Topology, index: int, uuid: str) -> Gpu:
         memory_bytes=memory_bytes,
         mig_enabled=mig_enabled,
         resetless_mig=mig_enabled is not None and _is_resetless(nvml, uuid, architecture),
-        profiles=() if mig_enabled is None else list_profiles(nvml, uuid, memory_bytes),
+        profiles=() if mig_enabled is None else profiles or list_profiles(nvml, uuid, memory_bytes),
         addressing_mode=_read_addressing_mode(nvml, uuid),
         numa_node=topology.get_numa_node(bus_id),
         pcie_root=topology.get_pcie_root(bus_id),

@@ -64,7 +64,7 @@ class Lookout:
     def refresh(self) -> tuple[str, ...]:
         """Look, write what changed; returns the UUIDs whose generation rose. NvmlError where NVML as a whole fails."""
         with self._guard:
-            seen = discover(self._nvml, self._host, self._partitions)
+            seen = discover(self._nvml, self._host, self._partitions, self._inventory)
             boot_id, module_token = self._host.get_boot_id(), self._host.get_module_token()
             with hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"):
                 known = self._roster_store.read_roster()

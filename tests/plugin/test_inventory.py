@@ -1,0 +1,95 @@
+"""A look at the machine beside prepares and unprepares: what moves while we look is no fault of the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tesela.core.model import Placement
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.machine import build_machine
+from tesela.edge.simulator.nvml import SimulatedNvml
+from tesela.plugin.inventory import discover
+from tesela.plugin.partition import Partitions
+
+ONE_SLICE = 19
+"""NVML's id of 1g.5gb on an A100."""
+
+
+class Nowhere:
+    """A host without a PCI tree."""
+
+    def get_pcie_root(self, bus_id):
+        return None
+
+    def get_numa_node(self, bus_id):
+        return None
+
+
+class Vanishing(SimulatedNvml):
+    """Another thread destroys the instance that is being described."""
+
+    def get_compute_instances(self, gpu_uuid, gi_id, profile_id):
+        self.destroy_gpu_instance(gpu_uuid, gi_id)
+        return super().get_compute_instances(gpu_uuid, gi_id, profile_id)
+
+
+class Counting(SimulatedNvml):
+    """Counts the questions for profiles."""
+
+    asked = 0
+
+    def get_gpu_instance_profile_info(self, gpu_uuid, profile_enum):
+        self.asked += 1
+        return super().get_gpu_instance_profile_info(gpu_uuid, profile_enum)
+
+
+def look(nvml, before=None):
+    return discover(nvml, Nowhere(), Partitions(nvml), before)
+
+
+@pytest.fixture
+def vanishing():
+    nvml = Vanishing(build_machine("a100-40gb:mig"))
+    nvml.init()
+    nvml.create_gpu_instance(nvml.get_uuid(0), ONE_SLICE, Placement(start=0, size=1))
+    return nvml
+
+
+@pytest.fixture
+def counting():
+    nvml = Counting(build_machine("a100-40gb:mig"))
+    nvml.init()
+    return nvml
+
+
+def test_a_gpu_whose_instance_goes_during_a_look_is_still_there(vanishing):
+    assert [gpu.index for gpu in look(vanishing).gpus] == [0]
+
+
+def test_an_instance_that_goes_during_a_look_is_left_out(vanishing):
+    assert look(vanishing).partitions == ()
+
+
+def test_profiles_are_asked_for_once(counting):
+    first = look(counting)
+    counting.asked = 0
+
+    look(counting, first)
+
+    assert counting.asked == 0
+
+
+def test_profiles_are_kept_from_look_to_look(counting):
+    first = look(counting)
+
+    assert look(counting, first).gpus == first.gpus
+
+
+def test_another_driver_version_is_asked_for_its_profiles_anew(counting):
+    first = look(counting)
+    counting.asked = 0
+
+    look(counting, replace(first, driver_version="1.0"))
+
+    assert counting.asked == codes.GPU_INSTANCE_PROFILE_COUNT
