@@ -45,4 +45,4 @@ e2e: setup ## a real Kubernetes on this machine (root): builds it once, then run
 	$(BIN)/pytest tests/e2e
 
 bench: setup ## the budgets of the design against a real etcd and API server; writes bench.json
-	$(BIN)/python -m tests.bench
+	PYTHONPATH=tests $(BIN)/python -m bench

@@ -1,0 +1,104 @@
+"""What is measured and how: each function performs one kind of work on a node and returns raw times, in ms."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from e2e.harness.build import HarnessError
+from tesela.core.model import ClaimRef, Refusal
+from tesela.edge.kubelet.client import PluginClient
+from tesela.edge.simulator.remote import RemoteNvml
+
+from bench.control_plane import ControlPlane
+from bench.node import BenchNode
+
+AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Of one round over all claims. `wall_ms` is the time in which the prepares ran, without what lies between."""
+
+    prepare_ms: list[float] = field(default_factory=list)
+    unprepare_ms: list[float] = field(default_factory=list)
+    wall_ms: list[float] = field(default_factory=list)
+
+
+def prepare_in_turn(kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Times:
+    """Each claim prepared and unprepared before the next."""
+    times = Times()
+    for ref in claims:
+        times.prepare_ms.append(_prepare(kubelet, ref))
+        times.unprepare_ms.append(_unprepare(kubelet, ref))
+    return times
+
+
+def prepare_at_once(kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Times:
+    """Eight at a time: their calls leave together, and the next eight follow once all are unprepared."""
+    times = Times()
+    together = threading.Barrier(AT_ONCE)
+
+    def prepare(ref: ClaimRef) -> float:
+        together.wait(timeout=60)
+        return _prepare(kubelet, ref)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for first in range(0, len(claims) - AT_ONCE + 1, AT_ONCE):
+            batch = claims[first : first + AT_ONCE]
+            began = time.perf_counter()
+            times.prepare_ms.extend(pool.map(prepare, batch))
+            times.wall_ms.append(_ms_since(began))
+            times.unprepare_ms.extend(pool.map(lambda ref: _unprepare(kubelet, ref), batch))
+    return times
+
+
+def measure_idle(plane: ControlPlane, node: BenchNode, seconds: float) -> tuple[float, float]:
+    """(API writes a minute, processor time in percent of one core) while nothing is asked of the driver."""
+    writes, cpu_s, began = plane.count_writes(), node.get_cpu_s(), time.monotonic()
+    time.sleep(seconds)
+    took_s, cpu_s, after = time.monotonic() - began, node.get_cpu_s() - cpu_s, plane.count_writes()
+    written = sum(count - writes.get(resource, 0) for resource, count in after.items())
+    return written * 60 / took_s, 100 * cpu_s / took_s
+
+
+def time_nvml_call(node: BenchNode, repeats: int = 2000) -> list[float]:
+    """One call through the simulator's socket."""
+    nvml = RemoteNvml(node.simulator.socket, timeout_s=10)
+    nvml.init()
+    try:
+        uuid = nvml.get_uuid(0)
+        return [_time(lambda: nvml.get_minor_number(uuid)) for _ in range(repeats)]
+    finally:
+        nvml.shutdown()
+
+
+def _prepare(kubelet: PluginClient, ref: ClaimRef) -> float:
+    began = time.perf_counter()
+    answer = kubelet.prepare([ref])[ref.uid]
+    took_ms = _ms_since(began)
+    if isinstance(answer, Refusal):
+        raise HarnessError(f"prepare was refused: {answer.message}")
+    return took_ms
+
+
+def _unprepare(kubelet: PluginClient, ref: ClaimRef) -> float:
+    began = time.perf_counter()
+    problem = kubelet.unprepare([ref])[ref.uid]
+    took_ms = _ms_since(began)
+    if problem is not None:
+        raise HarnessError(f"unprepare failed: {problem}")
+    return took_ms
+
+
+def _time(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return _ms_since(began)
+
+
+def _ms_since(began: float) -> float:
+    return (time.perf_counter() - began) * 1000

@@ -1,0 +1,144 @@
+"""One simulated node under measurement: the simulator's process, the driver's process, and the kubelet played by us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from e2e.harness.build import HarnessError
+from e2e.harness.cluster import NODE
+from e2e.harness.driver import DRIVER, list_cdi_files, list_devices, list_slices
+from e2e.harness.identity import Identity
+from e2e.harness.processes import Process, wait_until
+from e2e.harness.simulator import Simulator
+from e2e.harness.tesela_command import find_tesela
+from tesela.core.errors import ApiError
+from tesela.edge.kube.port import RESOURCE_SLICES, Json
+from tesela.edge.kubelet.client import PluginClient
+
+from bench.control_plane import ControlPlane
+
+START_TIMEOUT_S = 60.0
+_FIELDS = f"spec.driver={DRIVER},spec.nodeName={NODE}"
+
+
+class BenchNode:
+    """GPUs as in `gpus`, and at most one driver at a time."""
+
+    def __init__(self, plane: ControlPlane, identity: Identity, gpus: str) -> None:
+        self.plane = plane
+        self.identity = identity
+        self.simulator = Simulator(plane, gpus)
+        # The kubelet's folders under their own path, so that we reach the sockets from outside the sandbox.
+        self.plugins_dir = plane.kubelet_folder / "plugins"
+        self.registry_dir = plane.kubelet_folder / "plugins_registry"
+        self.registry_dir.mkdir(parents=True, exist_ok=True)
+
+    def start_driver(self) -> float:
+        """Starts the driver; seconds from before its process is made until the API server shows its whole pool."""
+        published = _Published(self.plane)
+        host = self.simulator.host
+        argv: list[str | Path] = [
+            find_tesela(),
+            "plugin",
+            f"--node-name={NODE}",
+            f"--pod-uid={self.identity.pod_uid}",
+            f"--kubeconfig={self.identity.kubeconfig}",
+            f"--nvml=simulated:unix:{self.simulator.socket}",
+            f"--plugins-dir={self.plugins_dir}",
+            f"--registry-dir={self.registry_dir}",
+            f"--driver-root={self.simulator.driver_root}",
+            f"--dev-root={host}",
+            f"--proc-root={host / 'proc'}",
+            f"--sys-root={host / 'sys'}",
+        ]
+        began = time.monotonic()
+        self.driver = Process(self.plane.sandbox, "driver", argv)
+        self.plane.processes["driver"] = self.driver
+        at = published.wait(self.driver)
+        wait_until("the registrar's socket is there", self._find_registrar, timeout_s=10)
+        return at - began
+
+    def connect(self) -> PluginClient:
+        """The kubelet's connection to the driver."""
+        client = PluginClient(self._find_registrar()[0])
+        client.register()
+        return client
+
+    def list_devices(self) -> list[Json]:
+        """What the driver publishes, in its order."""
+        return list(list_devices(self.plane).values())
+
+    def stop_driver(self) -> None:
+        """SIGTERM; its slices and files stay."""
+        self.driver.stop()
+
+    def clear(self) -> None:
+        """Removes what a driver leaves on the node and in the API, for a first start."""
+        shutil.rmtree(self.plugins_dir / DRIVER, ignore_errors=True)
+        for path in list_cdi_files(self.plane):
+            path.unlink()
+        for one in list_slices(self.plane):
+            self.plane.kube.delete(RESOURCE_SLICES, one["metadata"]["name"])
+
+    def close(self) -> None:
+        """Stops both processes."""
+        self.stop_driver()
+        self.simulator.stop()
+        self.clear()
+
+    def get_resident_mib(self) -> float:
+        """The driver's resident memory."""
+        status = Path(f"/proc/{self.driver.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) / 1024
+
+    def get_cpu_s(self) -> float:
+        """The processor time that the driver has used so far."""
+        fields = Path(f"/proc/{self.driver.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _find_registrar(self) -> list[Path]:
+        return sorted(self.registry_dir.glob("*.sock"))
+
+
+class _Published:
+    """Sees by a watch, without loading the API server, when the pool of the node is complete."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._seen: dict[str, Json] = {}
+        self._done = threading.Event()
+        self._at = 0.0
+        listed = plane.kube.list(RESOURCE_SLICES, field_selector=_FIELDS)
+        if listed.items:
+            raise HarnessError("the node has slices already: a start is measured from none")
+        self._thread = threading.Thread(target=self._watch, args=(listed.resource_version,), daemon=True)
+        self._thread.start()
+
+    def wait(self, driver: Process) -> float:
+        """The moment (monotonic) at which it was; HarnessError with the driver's log where it never is."""
+        if not self._done.wait(START_TIMEOUT_S):
+            raise HarnessError(f"no complete pool after {START_TIMEOUT_S:.0f} s:\n{driver.tail()}")
+        return self._at
+
+    def _watch(self, version: str) -> None:
+        try:
+            events = self._plane.kube.watch(
+                RESOURCE_SLICES, field_selector=_FIELDS, resource_version=version, timeout_s=START_TIMEOUT_S
+            )
+            for event in events:
+                if event.type == "BOOKMARK":
+                    continue
+                self._seen[event.object["metadata"]["name"]] = event.object["spec"]["pool"]
+                newest = max(pool["generation"] for pool in self._seen.values())
+                current = [pool for pool in self._seen.values() if pool["generation"] == newest]
+                if len(current) == current[0]["resourceSliceCount"]:
+                    self._at = time.monotonic()
+                    self._done.set()
+                    return
+        except ApiError:
+            return  # `wait` tells that nothing came
