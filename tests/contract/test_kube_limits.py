@@ -231,6 +231,22 @@ REFUSED_CLAIMS = {
     "All with a count": ({"requests": [request(allocationMode="All", count=2)]}, "exactly.count: Invalid value: 2"),
     "a negative count": ({"requests": [request(count=-1)]}, "exactly.count: Invalid value: -1"),
     "a selector without CEL": ({"requests": [request(selectors=[{}])]}, "selectors[0].cel: Required value"),
+    "a selector that does not parse": (
+        {"requests": [request(selectors=[{"cel": {"expression": "device.driver =="}}])]},
+        "selectors[0].cel.expression: Invalid value",
+    ),
+    "a selector of a string": (
+        {"requests": [request(selectors=[{"cel": {"expression": "device.driver"}}])]},
+        "must evaluate to bool or the unknown type, not string",
+    ),
+    "a selector without text": (
+        {"requests": [request(selectors=[{"cel": {"expression": ""}}])]},
+        'selectors[0].cel.expression: Invalid value: ""',
+    ),
+    "10 KiB of CEL and one byte": (
+        {"requests": [request(selectors=[{"cel": {"expression": "true" + " " * 10237}}])]},
+        "selectors[0].cel.expression: Too long",
+    ),
     "a constraint on nothing": (
         {"constraints": [{"requests": ["other"], "matchAttribute": "a/b"}]},
         "constraints[0].requests[0]: Invalid value",

@@ -192,6 +192,12 @@ def test_a_made_claim_goes_with_its_deleted_pod(control):
     assert control.claims() == ()
 
 
+def test_a_protected_claim_that_waits_for_its_allocation_stays_protected(control):
+    control.cluster.create(RESOURCE_CLAIMS, claim("waiting", metadata={"finalizers": [FINALIZER]}))
+    control.controller.sync()
+    assert control.claims()[0]["metadata"]["finalizers"] == [FINALIZER]
+
+
 def test_a_claim_in_use_outlives_its_deletion(control):
     control.cluster.create(RESOURCE_CLAIMS, claim("shared"))
     create_sharing(control, "a", "shared")

@@ -115,7 +115,9 @@ class ClaimController:
                 status = {}
             claim = self._cluster.replace_status(RESOURCE_CLAIMS, {**claim, "status": status})
         metadata = claim["metadata"]
-        if "allocation" not in claim["status"] and FINALIZER in metadata.get("finalizers", []):
+        # not a claim that just has the finalizer: the scheduler sets it before the allocation
+        is_done = len(kept) < len(reserved) or metadata.get("deletionTimestamp")
+        if is_done and "allocation" not in claim["status"] and FINALIZER in metadata.get("finalizers", []):
             left = [name for name in metadata["finalizers"] if name != FINALIZER]
             self._cluster.replace(RESOURCE_CLAIMS, {**claim, "metadata": {**metadata, "finalizers": left}})
 

@@ -75,7 +75,7 @@ class Scheduler:
         self._loop.close()
 
     def sync(self) -> None:
-        """One try for each pod that has no node."""
+        """One try for each pod that has no node; a conflict ends the pass, so that no later pod overtakes."""
         for pod in self._cluster.peek(PODS):
             if _is_pending(pod):
                 waits = self._schedule(pod)
@@ -92,8 +92,10 @@ class Scheduler:
             if isinstance(node_name, Waits):
                 return node_name
             self._cluster.bind(pod, node_name)
-        except (ApiConflict, ApiNotFound):
-            # something changed under this pass; the change has woken the loop
+        except ApiConflict:
+            raise
+        except ApiNotFound:
+            # the pod or a claim went meanwhile; that has woken the loop
             return None
         except ApiError as error:
             return Waits(reason="SchedulerError", message=error.message)

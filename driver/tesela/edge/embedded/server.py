@@ -7,6 +7,7 @@ Plain text and without authentication, so it never listens on another address th
 from __future__ import annotations
 
 import json
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -27,9 +28,7 @@ class ApiServer:
         class Handler(_Handler):
             backend = kube
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="api-server")
         self._thread.start()
@@ -76,6 +75,16 @@ def _resource(group: str, plural: str, path: str) -> Resource:
         if (resource.group, resource.plural) == (group, plural):
             return resource
     raise ApiNotFound(404, "NotFound", f"the server could not find the requested resource {path}")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Quiet where a client went away in the middle: that is what this server is for."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
