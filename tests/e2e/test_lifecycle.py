@@ -42,7 +42,7 @@ def faulty(node: Node, work: Namespace) -> Iterator[Namespace]:
 def test_a_prepare_that_fails_once_is_tried_again(node: Node, faulty: Namespace) -> None:
     node.simulator.run("fail", CREATE, "UNKNOWN")
     faulty.apply(ONE, pod("patient"))
-    faulty.wait_event("patient", FAILED, "UNKNOWN")
+    faulty.wait_event("patient", FAILED, CREATE)
 
     faulty.wait_running("patient")
 
