@@ -116,7 +116,7 @@ def render_mig_map(
             lines.extend(_line(parts) for parts in _row_lines(row, pen, detail))
     if lines and lines[-1]:
         lines.append(Text())
-    lines.append(_line(_legend(rows, pen)))
+    lines.extend(_line(parts) for parts in _legend(rows, pen, min(width, MAX_WIDTH)))
     return Text("\n").join(lines)
 
 
@@ -249,18 +249,20 @@ def _paint(block: MapBlock) -> _Paint:
     return _PAINTS.get(block.profile.partition(".")[0], _OTHER_PAINT)
 
 
-def _legend(rows: Sequence[MapRow], pen: _Pen) -> list[_Part]:
+def _legend(rows: Sequence[MapRow], pen: _Pen, width: int) -> list[list[_Part]]:
     kinds = {}
     for row in rows:
         for block in _blocks(row):
             kinds[NO_CLAIM if block.holder is None else block.profile.partition(".")[0]] = _paint(block)
-    parts: list[_Part] = [("  ", "")]
+    swatches: list[_Part] = [("  ", "")]
     for word in sorted(kinds):
-        parts += [*pen.box(f"{word} ", kinds[word]), (" ", "")]
+        swatches += [*pen.box(f"{word} ", kinds[word]), (" ", "")]
     free = sum(row.free_slices for row in rows)
     total = sum(row.memory_slices for row in rows)
-    parts += [(f"{pen.dot * 3} free", "dim"), ("   ", ""), (f"{free} of {total} memory slices are free", _PLAIN)]
-    return parts
+    rest = [(f"{pen.dot * 3} free", "dim"), ("   ", ""), (f"{free} of {total} memory slices are free", _PLAIN)]
+    if sum(len(text) for text, _ in (*swatches, *rest)) <= width:
+        return [[*swatches, *rest]]
+    return [swatches, [("  ", ""), *rest]]
 
 
 def _indented(text: str, style: str) -> list[_Part]:
