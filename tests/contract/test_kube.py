@@ -397,7 +397,7 @@ def test_a_claims_status_is_checked(api, status, problem):
 
 
 def test_a_pods_status_keeps_its_spec(api):
-    created = api.create(PODS, pod())
+    created = api.create(PODS, pod(schedulerName="nobody"))
     written = {**created, "spec": {}, "status": {**created["status"], "phase": "Running"}}
     replaced = api.kube.replace_status(PODS, written)
     assert (replaced["spec"], replaced["status"]["phase"]) == (created["spec"], "Running")

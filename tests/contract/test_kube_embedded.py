@@ -7,6 +7,8 @@ from threading import Thread
 import pytest
 from contract.kube_backends import refusal
 from contract.kube_objects import NAMESPACE, claim, counters, device, node, pod, request, resource_slice
+from hypothesis import given
+from hypothesis import strategies as st
 from tesela.core.errors import ApiConflict, ApiGone, ApiNotFound
 from tesela.edge.embedded.cluster import EmbeddedCluster
 from tesela.edge.kube.port import NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Json
@@ -218,6 +220,41 @@ def test_of_many_writers_each_version_lets_one_through(cluster):
     for thread in threads:
         thread.join(10)
     assert sorted(outcomes) == ["conflict"] * 7 + ["written"]
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["create", "run", "fail", "delete"])))
+
+
+def take(cluster: EmbeddedCluster, name: str, verb: str) -> None:
+    """One step on one pod, nothing where it does not apply."""
+    try:
+        if verb == "create":
+            cluster.create(PODS, pod(name))
+        elif verb == "delete":
+            cluster.delete(PODS, name, NAMESPACE)
+        else:
+            found = cluster.get(PODS, name, NAMESPACE)
+            phase = "Running" if verb == "run" else "Failed"
+            cluster.replace_status(PODS, {**found, "status": {**found["status"], "phase": phase}})
+    except (ApiConflict, ApiNotFound):
+        return
+
+
+@given(before=STEPS, after=STEPS, phase=st.sampled_from(["Pending", "Running", "Failed"]))
+def test_a_list_and_its_watch_together_are_the_next_list(before, after, phase):
+    cluster, selector = EmbeddedCluster(), f"status.phase={phase}"
+    for step in before:
+        take(cluster, *step)
+    first = cluster.list(PODS, NAMESPACE, selector)
+    for step in after:
+        take(cluster, *step)
+    known = {item["metadata"]["name"]: item for item in first.items}
+    for event in cluster.watch(PODS, NAMESPACE, selector, resource_version=first.resource_version, timeout_s=0):
+        if event.type == "DELETED":
+            del known[event.object["metadata"]["name"]]
+        elif event.type != "BOOKMARK":
+            known[event.object["metadata"]["name"]] = event.object
+    assert tuple(known[name] for name in sorted(known)) == cluster.list(PODS, NAMESPACE, selector).items
 
 
 def test_a_fresh_cluster_has_its_namespaces(cluster):

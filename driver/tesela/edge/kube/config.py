@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 from kubernetes.client.configuration import Configuration
 from kubernetes.config import ConfigException, load_kube_config
@@ -48,6 +50,9 @@ def load_config(
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         hint = "check the file" if kubeconfig else "run in a pod with a ServiceAccount, or pass --kubeconfig FILE"
         raise StartError(f"{where}: {error}; {hint}") from error
+    if _is_loopback(configuration.host):
+        # as client-go: a proxy of the environment cannot reach this machine's own loopback
+        configuration.proxy = None
     # one try per call: retries are the caller's, who knows what may be repeated
     configuration.retries = False
     configuration.keep_alive = True
@@ -75,6 +80,16 @@ def _follow_token_file(configuration: Configuration, kubeconfig: str) -> None:
         return
     hooked: Any = configuration  # its stub says that there is never a hook
     hooked.refresh_api_key_hook = _TokenFile(Path(kubeconfig).parent / token_file).refresh
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class _TokenFile:
