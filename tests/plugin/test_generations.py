@@ -170,3 +170,28 @@ def test_moved_minors_reach_the_workload(build):
 
     minor = world.machine.gpu(world.uuid(0)).minor
     assert (minor, f'"/dev/nvidia{minor}"' in world.cdi_path(ref).read_text()) == (1, True)
+
+
+UNNOTICED = [lambda world: world.reset(0), lambda world: world.reload_module()]
+
+
+@pytest.mark.parametrize("event", UNNOTICED, ids=["reset", "reload"])
+def test_a_partition_made_before_anybody_noticed_is_not_taken_for_a_lost_one(world, ref, event):
+    event(world)
+    late = world.claim("late", world.partition(0, "1g.5gb", 0))
+    world.serve(late)
+    world.look()
+
+    assert (world.unprepare(late), world.unprepare(ref), world.leftovers()) == (None, None, [])
+
+
+@pytest.mark.parametrize("event", UNNOTICED, ids=["reset", "reload"])
+def test_a_partition_half_made_before_anybody_noticed_is_undone(world, ref, event):
+    event(world)
+    late = world.claim("late", world.partition(0, "1g.5gb", 0))
+    world.machine.inject(Fault(function="create_compute_instance"))
+    world.machine.inject(Fault(function="destroy_gpu_instance", times=2))
+    world.refuse(late)
+    world.start()
+
+    assert world.instances(0) == ()

@@ -1,18 +1,20 @@
 """Keep the roster true: look at the machine, compare with what is on disk, write what changed.
 
 Only this file writes the roster. Two driver processes may look at once, so reading and writing happen under the
-roster's lock; a GPU that looks emptied is looked at again under its own lock before its generation is raised, because
-a prepare or unprepare may be halfway through.
+roster's lock, and what counts is the file. A GPU whose generation is to rise is looked at again under its own lock, and
+the lock is kept until the new generation is on disk, because a prepare or unprepare may be halfway through.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from tesela.core.errors import NvmlError, TryAgain
-from tesela.core.model import Inventory, LivePartition
+from tesela.core.errors import NvmlError, StateError, TryAgain
+from tesela.core.model import GpuInstance, Inventory
 from tesela.core.record import ClaimRecord, ClaimState, RecordedPartition
 from tesela.core.roster import KnownGpu, Roster, plan_roster
 from tesela.edge.host.host import Host
@@ -49,11 +51,17 @@ class Lookout:
         self._locks = locks
         self._guard = threading.Lock()
         self._roster = roster_store.read_roster()
+        self._raised: set[str] = set()
         self._inventory = Inventory(driver_version="", cuda_driver_version=0, gpus=(), partitions=())
 
     @property
     def roster(self) -> Roster:
-        """What is on disk as of the last look."""
+        """What is on disk, since another driver process may have looked. Where it is damaged, what was read last.
+
+        A damaged roster is reported by the looks, and must not keep partitions from being given back.
+        """
+        with contextlib.suppress(StateError, TryAgain):
+            self._roster = self._roster_store.read_roster()
         return self._roster
 
     @property
@@ -62,73 +70,115 @@ class Lookout:
         return self._inventory
 
     def refresh(self) -> tuple[str, ...]:
-        """Look, write what changed; returns the UUIDs whose generation rose. NvmlError where NVML as a whole fails."""
+        """Look, write what changed; returns the UUIDs whose generation rose since the last call.
+
+        NvmlError where NVML as a whole fails, TryAgain where a lock is not to be had.
+        """
         with self._guard:
-            seen = discover(self._nvml, self._host, self._partitions, self._inventory)
-            boot_id, module_token = self._host.get_boot_id(), self._host.get_module_token()
-            with hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"):
-                known = self._roster_store.read_roster()
-                roster = plan_roster(
-                    known,
-                    seen,
-                    boot_id=boot_id,
-                    module_token=module_token,
-                    emptied=self._list_emptied(known, seen, boot_id),
-                    surviving=self._list_surviving(known, seen),
-                )
-                if roster != known:
-                    self._roster_store.write_roster(roster)
-            self._inventory, self._roster = seen, roster
-        raised = tuple(
-            new.gpu.uuid
-            for new in roster.gpus
-            if (old := known.find(new.gpu.uuid)) is not None and new.generation != old.generation
-        )
-        for uuid in raised:
-            log.warning("GPU %s lost all its partitions: boot, module reload, reset, or gone and back", uuid)
+            self._look()
+            raised, self._raised = tuple(sorted(self._raised)), set()
         return raised
 
-    def _list_surviving(self, known: Roster, seen: Inventory) -> tuple[str, ...]:
-        records = self._records.list().records
-        live = {one.mig_uuid for one in seen.partitions}
-        return tuple(
-            gpu.gpu.uuid
-            for gpu in known.gpus
-            if any(partition.mig_uuid in live for partition in _list_recorded(gpu, records))
-        )
+    def catch_up(self) -> None:
+        """Look now if the kernel module was loaded anew since the last look: what is made next is of a new generation.
 
-    def _list_emptied(self, known: Roster, seen: Inventory, boot_id: str) -> tuple[str, ...]:
-        if known.boot_id != boot_id:
-            return ()  # the boot raises every generation by itself
-        records = self._records.list().records
-        answering = {gpu.uuid for gpu in seen.gpus}
-        suspects = [
-            gpu
-            for gpu in known.gpus
-            if gpu.present and gpu.gpu.uuid in answering and _looks_emptied(gpu, records, seen.partitions)
-        ]
-        return tuple(gpu.gpu.uuid for gpu in suspects if self._is_emptied(gpu))
+        Whoever is about to create or destroy calls this, holding no GPU's lock. Errors as `refresh`.
+        """
+        if self._host.get_module_token() != self.roster.module_token:
+            self.look_again()
 
-    def _is_emptied(self, known: KnownGpu) -> bool:
-        """A second look, with nobody at work on the GPU. Where that is not to be had, the next look decides."""
+    def look_again(self) -> None:
+        """Look now; the next `refresh` returns what it found. Errors as `refresh`."""
+        with self._guard:
+            self._look()
+
+    def is_emptied(self, known: KnownGpu, instances: Sequence[GpuInstance]) -> bool:
+        """Whether the recorded partitions of a locked GPU are all gone, which no look has noticed yet.
+
+        By their places alone, which costs no call; a look compares the UUIDs.
+        """
+        slots = {(one.profile_id, one.placement) for one in instances}
+        recorded = list(_list_prepared(known, self._records.list().records))
+        return bool(recorded) and not any((one.profile_id, one.placement) in slots for one in recorded)
+
+    def _look(self) -> None:
+        seen = discover(self._nvml, self._host, self._partitions, self._inventory)
+        boot_id, module_token = self._host.get_boot_id(), self._host.get_module_token()
+        with hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"), contextlib.ExitStack() as locks:
+            known = self._roster_store.read_roster()
+            records = self._records.list().records
+            emptied = _list_emptied(known, seen, records) if known.boot_id == boot_id else ()
+            surviving = _list_surviving(known, seen, records)
+            plan = partial(plan_roster, known, seen, boot_id=boot_id, module_token=module_token, emptied=emptied)
+            roster = plan(surviving=surviving)
+            if raised := _list_raised(known, roster):
+                # Nobody may be at work on them until the new generation is on disk: what is made meanwhile would count
+                # as lost.
+                spared = [uuid for uuid in raised if not self._is_lost(known, uuid, emptied, locks)]
+                roster = plan(surviving=(*surviving, *spared))
+                raised = _list_raised(known, roster)
+            if roster != known:
+                self._roster_store.write_roster(roster)
+        self._inventory, self._roster = seen, roster
+        self._raised.update(raised)
+        for uuid in raised:
+            log.warning("GPU %s lost all its partitions: boot, module reload, reset, or gone and back", uuid)
+
+    def _is_lost(self, known: Roster, uuid: str, emptied: Sequence[str], locks: contextlib.ExitStack) -> bool:
+        """A second look at one GPU under its lock, which stays with `locks`.
+
+        A GPU that only looks emptied is left to the next look where it is busy or silent.
+        """
+        gpu = known.find(uuid)
+        assert gpu is not None, "only known GPUs rise"
         try:
-            with hold(self._locks.gpu_lock(known.gpu.uuid), _LOCK_TIMEOUT_S, f"GPU {known.gpu.uuid}"):
-                live = self._partitions.list_live(known.gpu.uuid, known.gpu.profiles)
-                return _looks_emptied(known, self._records.list().records, live)
+            locks.enter_context(hold(self._locks.gpu_lock(uuid), _LOCK_TIMEOUT_S, f"GPU {uuid}"))
+        except TryAgain:
+            if uuid in emptied:
+                return False
+            raise
+        try:
+            live = {one.mig_uuid for one in self._partitions.list_live(uuid, gpu.gpu.profiles)}
         except (NvmlError, TryAgain) as error:
-            log.warning("GPU %s seems to have lost its partitions, not confirmed: %s", known.gpu.uuid, error)
-            return False
+            log.warning("GPU %s seems to have lost its partitions and does not answer: %s", uuid, error)
+            return uuid not in emptied
+        return not any(one.mig_uuid in live for one in _list_recorded(gpu, self._records.list().records))
 
 
-def _looks_emptied(known: KnownGpu, records: Sequence[ClaimRecord], live: Sequence[LivePartition]) -> bool:
-    """Whether the GPU has prepared partitions of this generation and none of them lives.
+def _list_raised(known: Roster, roster: Roster) -> tuple[str, ...]:
+    """UUIDs in ascending order, in which their locks are taken."""
+    raised = [
+        new.gpu.uuid
+        for new in roster.gpus
+        if (old := known.find(new.gpu.uuid)) is not None and new.generation != old.generation
+    ]
+    return tuple(sorted(raised))
 
-    A half-done claim is no witness: its instance may stand without the compute instance whose UUID was recorded.
-    """
-    prepared = [record for record in records if record.state is ClaimState.PREPARED]
-    uuids = {one.mig_uuid for one in live if one.gpu_uuid == known.gpu.uuid}
-    recorded = [partition.mig_uuid for partition in _list_recorded(known, prepared)]
-    return bool(recorded) and not any(uuid in uuids for uuid in recorded)
+
+def _list_surviving(known: Roster, seen: Inventory, records: Sequence[ClaimRecord]) -> tuple[str, ...]:
+    live = {one.mig_uuid for one in seen.partitions}
+    return tuple(
+        gpu.gpu.uuid for gpu in known.gpus if any(one.mig_uuid in live for one in _list_recorded(gpu, records))
+    )
+
+
+def _list_emptied(known: Roster, seen: Inventory, records: Sequence[ClaimRecord]) -> tuple[str, ...]:
+    """The GPUs that answer, have prepared partitions of this generation, and none of them lives."""
+    answering = {gpu.uuid for gpu in seen.gpus}
+    live = {one.mig_uuid for one in seen.partitions}
+    return tuple(
+        gpu.gpu.uuid
+        for gpu in known.gpus
+        if gpu.present
+        and gpu.gpu.uuid in answering
+        and (recorded := [one.mig_uuid for one in _list_prepared(gpu, records)])
+        and live.isdisjoint(recorded)
+    )
+
+
+def _list_prepared(known: KnownGpu, records: Sequence[ClaimRecord]) -> Iterator[RecordedPartition]:
+    """A half-done claim is no witness: its instance may stand without the compute instance whose UUID was recorded."""
+    return _list_recorded(known, [record for record in records if record.state is ClaimState.PREPARED])
 
 
 def _list_recorded(known: KnownGpu, records: Sequence[ClaimRecord]) -> Iterator[RecordedPartition]:

@@ -43,6 +43,7 @@ class Monitor:
         self._stop = threading.Event()
         self._look = threading.Event()
         self._last_problem = ""
+        self._found = (node.lookout.roster, node.lookout.inventory.partitions)
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
     def start(self) -> None:
@@ -84,12 +85,14 @@ class Monitor:
 
     def look_at_machine(self) -> None:
         """Look at NVML and the host; recover the claims of every GPU that lost its partitions."""
-        before, live_before = self._node.lookout.roster, self._node.lookout.inventory.partitions
         raised = self._node.lookout.refresh()
         if raised:
             records = self._node.records.list().records
             self._recovery.recover(record for record in records if set(raised) & set(record.gpu_uuids))
-        if before != self._node.lookout.roster or live_before != self._node.lookout.inventory.partitions:
+        # Compared with this thread's last look: the roster on disk may be another process's work.
+        found = (self._node.lookout.roster, self._node.lookout.inventory.partitions)
+        if found != self._found:
+            self._found = found
             self._on_change("the machine changed")
 
     def restore_files(self) -> None:

@@ -34,7 +34,7 @@ from tesela.plugin.release import release_device
 log = logging.getLogger(__name__)
 
 _FABRIC_PAUSE_S = 0.5
-_ROUNDS = 2
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,8 @@ def prepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[Prepar
 
 
 def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
-    """A second round where the first found that the record promised more than lives."""
+    """Another round where one found that less lives than the records say: the machine is looked at in between."""
+    node.lookout.catch_up()
     for _ in range(_ROUNDS):
         record = read_or_rebuild(node, ref, deadline)
         request = None if record is not None and _may_answer(node, record) else _get_request(node, ref)
@@ -66,7 +67,11 @@ def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[P
         answer = _prepare_locked(node, ref, record, request, deadline)
         if answer is not None:
             return answer
-    raise TryAgain(f"claim {ref.namespace}/{ref.name}: its partitions went twice while it was prepared; tried again")
+        node.lookout.look_again()
+    raise TryAgain(
+        f"claim {ref.namespace}/{ref.name}: partitions vanish while it is prepared: look at its GPU, the kubelet tries "
+        "again by itself"
+    )
 
 
 def _may_answer(node: Node, record: ClaimRecord) -> bool:
@@ -99,7 +104,7 @@ def _get_request(node: Node, ref: ClaimRef) -> _Request:
 def _prepare_locked(
     node: Node, ref: ClaimRef, record: ClaimRecord | None, request: _Request | None, deadline: Deadline
 ) -> tuple[PreparedDevice, ...] | None:
-    """None: the record promised more than lives; it is *preparing* now, and the claim has to be read from the API."""
+    """None: less lives than the records say. The claim's own record is *preparing* then."""
     gpu_uuids = set(record.gpu_uuids if record else ()) | {one.gpu_uuid for one in (request.wanted if request else ())}
     node.gate.wait(gpu_uuids, deadline)
     with node.hold_gpus(gpu_uuids, deadline):
@@ -118,12 +123,14 @@ def _prepare_locked(
         return _prepare_anew(node, request, deadline)
 
 
-def _prepare_anew(node: Node, request: _Request, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+def _prepare_anew(node: Node, request: _Request, deadline: Deadline) -> tuple[PreparedDevice, ...] | None:
     ref = request.claim.ref
     try:
         views = {uuid: _look(node, uuid, request.wanted) for uuid in {one.gpu_uuid for one in request.wanted}}
     except NvmlError as error:
         raise TryAgain(f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}") from error
+    if any(node.lookout.is_emptied(view.known, view.instances) for view in views.values()):
+        return None  # a reset that nobody noticed: what is made must be of the generation after it
     listing = node.records.list()
     damaged = [one.uid for one in listing.unreadable]
     plan = plan_prepare(request.claim, request.wanted, request.configs, views, listing.records, damaged)

@@ -19,7 +19,7 @@ from tesela.edge.documents.record import decode_record, encode_record
 from tesela.edge.store.files import explain, make_folder, read_file, remove_file, sync_folder, write_file
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_RACY_NS = 100_000_000
+RACY_NS = 100_000_000
 """A file younger than this may change again without its times showing it: the kernel's file clock ticks in ms."""
 
 
@@ -145,7 +145,7 @@ class RecordStore:
         data = read_file(Path(entry.path))
         if data is None:
             return None
-        settled = facts.st_mtime_ns < now_ns - _RACY_NS
+        settled = facts.st_mtime_ns < now_ns - RACY_NS
         return _Seen(identity if settled else (0, 0, 0, 0), _decode(check_uid(uid), Path(entry.path), data))
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from tesela.core.errors import StateError
 from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.edge.documents.roster import decode_roster, encode_roster
 from tesela.edge.store.files import read_file, write_file
+from tesela.edge.store.records import RACY_NS
 
 
 class RosterStore:
-    """The roster under `state_dir`."""
+    """The roster under `state_dir`. Reading it again costs one look at the file where that has not changed."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / "roster.json"
+        self._seen: tuple[tuple[int, ...], Roster] | None = None
 
     @property
     def path(self) -> Path:
@@ -26,13 +29,29 @@ class RosterStore:
 
         StateError where it is unreadable: device names hang on it, so it is never replaced by a guess.
         """
+        identity = self._look()
+        seen = self._seen
+        if seen is not None and identity == seen[0]:
+            return seen[1]
         data = read_file(self._path)
         if data is None:
             return EMPTY_ROSTER
         try:
-            return decode_roster(data)
+            roster = decode_roster(data)
         except StateError as error:
             raise StateError(f"{self._path}: {error}") from error
+        self._seen = (identity, roster) if identity else None
+        return roster
+
+    def _look(self) -> tuple[int, ...]:
+        """What changes whenever the file does; empty where it cannot tell: every write makes a new inode, whose number
+        may be an old one's within one tick of the file clock."""
+        try:
+            facts = self._path.stat()
+        except OSError:
+            return ()
+        settled = facts.st_mtime_ns < time.time_ns() - RACY_NS
+        return (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns) if settled else ()
 
     def write_roster(self, roster: Roster) -> None:
         """Puts the roster on disk, file and folder synced. TryAgain or StateError leave the old one as it was."""
