@@ -65,8 +65,9 @@ class Control:
     def pod(self, name: str) -> Json:
         return self.cluster.get(PODS, name, NAMESPACE)
 
-    def scheduled(self, name: str) -> Json:
-        return next(entry for entry in self.pod(name)["status"]["conditions"] if entry["type"] == "PodScheduled")
+    def scheduled(self, name: str) -> Json | None:
+        conditions = self.pod(name)["status"].get("conditions", [])
+        return next((entry for entry in conditions if entry["type"] == "PodScheduled"), None)
 
     def claims(self) -> tuple[Json, ...]:
         return self.cluster.list(RESOURCE_CLAIMS).items

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contract.kube_objects import NAMESPACE, claim, pod, request, template
+from contract.kube_objects import DRIVER, NAMESPACE, claim, pod, request, template
 from contract.kube_world import NODE, Control, make_cluster
 from tesela.core.errors import ApiNotFound
 from tesela.edge.embedded.pod_claims import FINALIZER
@@ -65,7 +65,7 @@ def test_a_pod_without_its_template_says_so(control):
 def test_a_pod_whose_claim_is_not_made_waits(control):
     create(control, "a", "absent")
     control.settle()
-    assert "ResourceClaim not created yet" in control.scheduled("a")["message"]
+    assert control.scheduled("a") is None
 
 
 def test_a_pod_gets_a_device_and_a_node(control):
@@ -137,13 +137,25 @@ def test_a_missing_class_is_named(control):
     control.cluster.create(RESOURCE_CLAIM_TEMPLATES, template("other", [request(deviceClassName="absent")]))
     create(control, "a", "other")
     control.settle()
-    assert "absent" in control.scheduled("a")["message"]
+    text = (
+        "0/1 nodes are available: request gpu: device class absent does not exist. "
+        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
+    assert control.scheduled("a")["message"] == text
 
 
-def test_a_missing_claim_is_named(control):
+def test_a_missing_class_of_an_alternative_is_named(control):
+    alternatives = [{"name": "first", "deviceClassName": "absent"}, {"name": "second", "deviceClassName": DRIVER}]
+    control.cluster.create(RESOURCE_CLAIM_TEMPLATES, template("two", [{"name": "gpu", "firstAvailable": alternatives}]))
+    create(control, "a", "two")
+    control.settle()
+    assert "request gpu/first: device class absent does not exist" in control.scheduled("a")["message"]
+
+
+def test_a_pod_whose_claim_is_absent_waits(control):
     create_sharing(control, "a", "absent")
     control.settle()
-    assert control.scheduled("a")["message"] == f'could not find ResourceClaim "{NAMESPACE}/absent"'
+    assert control.scheduled("a") is None
 
 
 def test_two_pods_share_a_claim(control):
@@ -214,7 +226,7 @@ def test_a_deleted_claim_takes_no_new_pod(control):
     control.cluster.delete(RESOURCE_CLAIMS, "shared", NAMESPACE)
     create_sharing(control, "b", "shared")
     control.settle()
-    assert "is being deleted" in control.scheduled("b")["message"]
+    assert (control.scheduled("b"), control.devices_of("b")) == (None, [])
 
 
 def test_a_deleted_claim_goes_after_its_last_pod(control):
@@ -234,6 +246,31 @@ def test_an_unschedulable_node_is_left_out(control):
     create(control, "a")
     control.settle()
     assert "1 node(s) were unschedulable" in control.scheduled("a")["message"]
+
+
+def test_a_tainted_node_is_left_out(control):
+    node = control.cluster.get(NODES, NODE)
+    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
+    control.cluster.replace(NODES, {**node, "spec": {"taints": [taint]}})
+    create(control, "a")
+    control.settle()
+    assert "1 node(s) had untolerated taint(s)" in control.scheduled("a")["message"]
+
+
+def test_a_tolerated_taint_is_no_hindrance(control):
+    node = control.cluster.get(NODES, NODE)
+    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
+    control.cluster.replace(NODES, {**node, "spec": {"taints": [taint]}})
+    create(control, "a", tolerations=[{"key": "k", "operator": "Exists"}])
+    control.settle()
+    assert control.pod("a")["spec"]["nodeName"] == NODE
+
+
+def test_without_a_node_the_message_says_so(control):
+    control.cluster.delete(NODES, NODE)
+    create(control, "a")
+    control.settle()
+    assert control.scheduled("a")["message"] == "no nodes available to schedule pods"
 
 
 def test_a_pod_without_claims_gets_a_node(control):

@@ -79,7 +79,7 @@ class ClaimController:
                 "generateName": f"{metadata['name']}-{pod_claim_name}"[:MAX_BASE_NAME] + "-",
                 "labels": given.get("labels", {}),
                 "annotations": {**given.get("annotations", {}), POD_CLAIM_ANNOTATION: pod_claim_name},
-                "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+                "ownerReferences": [{**owner, "controller": True}],
             },
             "spec": template["spec"]["spec"],
         }

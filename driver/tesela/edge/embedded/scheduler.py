@@ -86,8 +86,8 @@ class Scheduler:
         """Binds the pod, or says why not."""
         try:
             claims = self._claims_of(pod)
-            if isinstance(claims, Waits):
-                return claims
+            if claims is None:
+                return None
             node_name = self._find_node(pod, claims)
             if isinstance(node_name, Waits):
                 return node_name
@@ -101,28 +101,36 @@ class Scheduler:
             return Waits(reason="SchedulerError", message=error.message)
         return None
 
-    def _claims_of(self, pod: Json) -> list[Json] | Waits:
-        """The pod's claims, all created, its own and not going away."""
+    def _claims_of(self, pod: Json) -> list[Json] | None:
+        """The pod's claims; None while one is not created, not the pod's own or going away.
+
+        Such a pod is held back before it is tried (PreEnqueue), so its conditions say nothing.
+        """
         namespace, found = pod["metadata"]["namespace"], []
         for _, claim_name, from_template in claim_names(pod):
             if claim_name is None:
-                text = f'pod "{namespace}/{pod["metadata"]["name"]}": ResourceClaim not created yet'
-                return Waits(reason="Unschedulable", message=text)
-            try:
-                claim = self._cluster.get(RESOURCE_CLAIMS, claim_name, namespace)
-            except ApiNotFound:
-                text = f'could not find ResourceClaim "{namespace}/{claim_name}"'
-                return Waits(reason="Unschedulable", message=text)
-            if claim["metadata"].get("deletionTimestamp"):
-                return Waits(reason="Unschedulable", message=f'resourceclaim "{claim_name}" is being deleted')
-            if from_template and not is_owned_by(claim, pod):
-                text = f"ResourceClaim {namespace}/{claim_name} was not created for Pod (Pod is not owner)"
-                return Waits(reason="Unschedulable", message=text)
+                return None
+            # ApiNotFound holds the pod back as well
+            claim = self._cluster.get(RESOURCE_CLAIMS, claim_name, namespace)
+            if claim["metadata"].get("deletionTimestamp") or (from_template and not is_owned_by(claim, pod)):
+                return None
             found.append(claim)
         return found
 
+    def _missing_class(self, claims: list[Json]) -> str | None:
+        """Why no node can do, in the scheduler's words: a class that an open claim asks for does not exist."""
+        classes = {entry["metadata"]["name"] for entry in self._cluster.peek(DEVICE_CLASSES)}
+        for claim in claims:
+            for request in parse_claim(claim).requests if "allocation" not in claim["status"] else ():
+                for demand in request.demands:
+                    if demand.device_class not in classes:
+                        return f"request {demand.result_name}: device class {demand.device_class} does not exist"
+        return None
+
     def _find_node(self, pod: Json, claims: list[Json]) -> str | Waits:
         """The first node that has everything; its devices are then written into the claims."""
+        if missing := self._missing_class(claims):
+            return _no_node(missing, len(self._cluster.peek(NODES)))
         reasons: Counter[str] = Counter()
         nodes = sorted(self._cluster.peek(NODES), key=lambda node: str(node["metadata"]["name"]))
         for node in nodes:
@@ -146,7 +154,8 @@ class Scheduler:
                 case Undecided():
                     text = f"the embedded allocator cannot decide: {verdict.what}; try this claim on a real cluster"
                     return Waits(reason="SchedulerError", message=text)
-        return _no_node(reasons, len(nodes))
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        return _no_node(counts, len(nodes))
 
     def _already_elsewhere(self, claims: list[Json], node: Json) -> str | None:
         allocations = [claim["status"]["allocation"] for claim in claims if "allocation" in claim["status"]]
@@ -213,10 +222,9 @@ def _is_pending(pod: Json) -> bool:
     return wants and not spec.get("nodeName")
 
 
-def _no_node(reasons: Counter[str], node_count: int) -> Waits:
+def _no_node(why: str, node_count: int) -> Waits:
     if not node_count:
         return Waits(reason="Unschedulable", message="no nodes available to schedule pods")
-    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
     helpless = f"0/{node_count} nodes are available: {node_count} Preemption is not helpful for scheduling."
-    text = f"0/{node_count} nodes are available: {counts}. preemption: {helpless}"
+    text = f"0/{node_count} nodes are available: {why}. preemption: {helpless}"
     return Waits(reason="Unschedulable", message=text)
