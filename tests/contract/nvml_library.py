@@ -31,6 +31,7 @@ class SimulatedLibrary:
         self._struct_versions = struct_versions
         self._mig_device_in_info = mig_device_in_info
         self._handles: list[tuple] = [()]
+        self._oldest = 0
 
     def __getattr__(self, name: str):
         function = getattr(type(self), f"c_{name}", None)
@@ -51,7 +52,14 @@ class SimulatedLibrary:
         return len(self._handles) - 1
 
     def _of(self, handle) -> tuple:
-        return self._handles[ctypes.cast(handle, ctypes.c_void_p).value]
+        number = ctypes.cast(handle, ctypes.c_void_p).value
+        if number < self._oldest:
+            raise NvmlError(codes.INVALID_ARGUMENT, "", "")
+        return self._handles[number]
+
+    def forget_handles(self) -> None:
+        """Every handle given out so far is stale, as after a GPU was unbound and bound again."""
+        self._oldest = len(self._handles)
 
     def _put_handle(self, reference, *what) -> None:
         number = ctypes.c_void_p(self._handle(*what))
@@ -144,6 +152,7 @@ class SimulatedLibrary:
 
     def c_nvmlDeviceSetMigMode(self, device, mode, status):
         status._obj.value = self.nvml.set_mig_mode(*self._of(device), mode)
+        self.forget_handles()
 
     def c_nvmlDeviceGetComputeRunningProcesses_v3(self, device, count, processes):
         return self._put_processes(self.nvml.get_compute_running_processes(*self._of(device)), count, processes)

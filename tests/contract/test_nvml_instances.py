@@ -144,6 +144,12 @@ def test_media_engines_run_out_beside_an_instance_that_has_them_all(world):
     assert code_of(world.nvml.create_gpu_instance, world.gpu(PRO), 14, at(3, 3)) == codes.INSUFFICIENT_RESOURCES
 
 
+def test_remaining_capacity_counts_engines(world):
+    world.nvml.create_gpu_instance(world.gpu(PRO), 65, at(0, 3))
+    counted = [world.nvml.get_gpu_instance_remaining_capacity(world.gpu(PRO), profile_id) for profile_id in (14, 67)]
+    assert counted == [0, 3]
+
+
 def test_an_instance_without_media_engines_fits_beside_one_that_has_them_all(world):
     world.nvml.create_gpu_instance(world.gpu(PRO), 65, at(0, 3))
     assert world.nvml.create_gpu_instance(world.gpu(PRO), 67, at(3, 3)).placement == at(3, 3)
@@ -201,6 +207,15 @@ def test_a_compute_profile_wider_than_the_instance_is_not_supported(world, made)
 
 def test_no_compute_instance_fits_beside_the_full_one(world, made):
     assert code_of(world.nvml.create_compute_instance, world.gpu(A100), made.gi_id, 0) == codes.INSUFFICIENT_RESOURCES
+
+
+def test_a_compute_profile_has_a_limit_of_its_own(world):
+    # Inside Hopper's 2g, two plain 1c fit; of the 1c with more multiprocessors there is one.
+    world.nvml.set_mig_mode(world.gpu(H100), codes.MIG_ENABLED)
+    instance = world.nvml.create_gpu_instance(world.gpu(H100), TWO_G, at(0, 2))
+    world.nvml.create_compute_instance(world.gpu(H100), instance.gi_id, 7)
+    answer = code_of(world.nvml.create_compute_instance, world.gpu(H100), instance.gi_id, 7)
+    assert answer == codes.INSUFFICIENT_RESOURCES
 
 
 def test_a_compute_instance_needs_its_gpu_instance(world):

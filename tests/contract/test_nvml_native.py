@@ -125,6 +125,24 @@ def test_a_handle_is_looked_up_again_after_the_gpu_was_lost(stack, machine):
     assert nvml.get_name(gpu) == "NVIDIA A100-SXM4-40GB"
 
 
+def test_a_stale_handle_is_met_once(stack, machine):
+    library = SimulatedLibrary(machine)
+    stack.enter_context(loaded(library))
+    nvml = NativeNvml()
+    nvml.init()
+    gpu = nvml.get_uuid(0)
+    library.forget_handles()
+    first = code_of(nvml.get_name, gpu)
+    assert (first, nvml.get_name(gpu)) == (codes.INVALID_ARGUMENT, "NVIDIA A100-SXM4-40GB")
+
+
+def test_no_handle_is_kept_over_a_mode_change(stack):
+    nvml = open_native(stack, build_machine("h100-80gb"))
+    gpu = nvml.get_uuid(0)
+    nvml.set_mig_mode(gpu, codes.MIG_ENABLED)
+    assert nvml.get_mig_mode(gpu).current == codes.MIG_ENABLED
+
+
 def test_a_fabric_that_has_not_begun_has_no_cluster(stack, machine):
     nvml = open_native(stack, machine)
     gpu = nvml.get_uuid(0)

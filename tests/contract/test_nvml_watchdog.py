@@ -9,7 +9,7 @@ import pytest
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.nvml.watchdog import WatchedNvml, _Job
 from tesela.edge.simulator.faults import Hang, Latency
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
@@ -142,6 +142,15 @@ def test_after_a_refused_shutdown_the_session_goes_on(machine, nvml):
     with pytest.raises(NvmlTimeout):
         nvml.shutdown()
     assert nvml.get_device_count() == 3
+
+
+def test_a_call_that_returned_just_when_its_caller_gave_up_wedges_nothing(nvml):
+    # Built by hand, because no schedule of threads makes this moment certain.
+    job = _Job("nvmlDeviceGetName", str)
+    job.started = job.finished = True
+    worker = nvml._worker(nvml.get_uuid(0))
+    nvml._give_up(worker, job, "")
+    assert worker.overdue is None
 
 
 def test_errors_pass_through(nvml):

@@ -266,6 +266,24 @@ def test_no_answer_in_time_is_a_timeout(server):
     assert refused.value.code == codes.TIMEOUT
 
 
+def test_an_answer_to_another_request_is_not_taken(tmp_path):
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / "odd.sock"))
+    listener.listen()
+
+    def answer_oddly():
+        connection, _ = listener.accept()
+        with connection:
+            wire.read_frame(connection, wait_s=10, body_s=10)
+            connection.sendall(wire.render_response(Response(request_id=99, code=0, payload=b"\x01\0\0\0\0\0")))
+
+    odd = threading.Thread(target=answer_oddly)
+    odd.start()
+    with listener, pytest.raises(NvmlError, match="answer 99 to request 1"):
+        RemoteNvml(tmp_path / "odd.sock", timeout_s=10).init()
+    odd.join()
+
+
 def test_no_simulator_is_a_driver_that_is_not_loaded(tmp_path):
     with pytest.raises(NvmlError, match="tesela sim serve") as refused:
         RemoteNvml(tmp_path / "none.sock").init()

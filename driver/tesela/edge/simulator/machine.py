@@ -25,7 +25,7 @@ from tesela.edge.simulator.state import GpuState, MachineState, gpu_state
 R = TypeVar("R")
 Phase: TypeAlias = Literal["before", "after"]
 CallHook: TypeAlias = Callable[[str, Phase], None]
-"""Told of every call by its port name, before it and after its success; what it raises reaches the caller, like a crash."""
+"""Told of every call by its port name, before it and after its success; what it raises reaches the caller."""
 RestartHook: TypeAlias = Callable[[MachineState], None]
 """Told of every reboot and driver reload, when all GPUs are back."""
 ChangeHook: TypeAlias = Callable[[GpuState], None]
