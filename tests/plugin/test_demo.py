@@ -121,10 +121,12 @@ def test_every_model_has_names_of_its_own_for_the_bridge(model, names):
     assert (chosen.small, chosen.big) == names
 
 
-def test_jobs_ask_for_every_plain_profile_in_turn():
-    asked = plan_job_profiles([load_model("a30")], 4)
+def test_jobs_ask_for_every_plain_profile_middle_sizes_first():
+    assert plan_job_profiles([load_model("a30")] * 2) == ("2g.12gb", "1g.6gb", "4g.24gb")
 
-    assert asked == ("2g.12gb", "1g.6gb", "4g.24gb", "2g.12gb")
+
+def test_jobs_ask_for_whole_gpus_where_the_mode_changes_by_itself():
+    assert plan_job_profiles([load_model("h100-80gb")])[-1] == WHOLE_GPU
 
 
 @pytest.mark.parametrize(
@@ -213,10 +215,18 @@ def test_an_empty_node_can_hand_out_every_device_it_publishes(capsys):
 
 
 def test_claims_without_room_wait_and_say_why(capsys):
-    main(["demo", "--node", "a30", "--claims", "6", "-o", "json"])
+    main(["demo", "--node", "a30", "--claims", "9", "-o", "json"])
 
     jobs = next(step for step in json.loads(capsys.readouterr().out) if step["step"] == "jobs")
-    assert all("cannot allocate all claims" in waiting["why"] for waiting in jobs["waiting"])
+    waiting = {one["profile"]: "cannot allocate all claims" in one["why"] for one in jobs["waiting"]}
+    assert waiting == {"2g.12gb": True, "1g.6gb": True, "4g.24gb": True}
+
+
+def test_claims_of_a_profile_that_is_waited_for_are_not_applied(capsys):
+    main(["demo", "--node", "a30", "--claims", "9", "-o", "json"])
+
+    jobs = next(step for step in json.loads(capsys.readouterr().out) if step["step"] == "jobs")
+    assert len(jobs["running"]) - 1 + len(jobs["waiting"]) + jobs["not_applied"] == 9
 
 
 def test_people_read_the_same_without_colours(capsys):
@@ -264,7 +274,14 @@ def test_no_color_takes_them_away(temporary):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--node", "b300"], ["--node", "a30*99"], ["--claims", "-1"], ["--watch", "-o", "json"]]
+    "arguments",
+    [
+        ["--node", "b300"],
+        ["--node", "a30*99"],
+        ["--claims", "-1"],
+        ["--watch", "-o", "json"],
+        ["--watch", "--svg", "a.svg"],
+    ],
 )
 def test_wrong_usage_is_told_apart(arguments, capsys):
     try:

@@ -16,7 +16,8 @@ from tesela.edge.simulator.spec import MachineSpec, parse_machine_spec
 
 DEFAULT_NODE: Final = "a100-40gb*8"
 DEFAULT_CLAIMS: Final = 12
-MAX_CLAIMS: Final = 256
+MAX_CLAIMS: Final = 128
+"""Twice what eight A100s hold as 1g: the rest shows how claims wait."""
 EXIT_USAGE: Final = 2
 
 _EPILOG: Final = """\
@@ -67,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; the help text has the exit codes."""
-    if args.watch and args.output == "json":
-        print("tesela demo: --watch draws for people: leave out -o json, or --watch", file=sys.stderr)
+    if args.watch and (args.output == "json" or args.svg is not None):
+        print("tesela demo: --watch only draws on the screen: leave it out for -o json or --svg", file=sys.stderr)
         return EXIT_USAGE
     from tesela.cli import demo_run  # noqa: PLC0415 -- usage errors must not wait for gRPC and the cluster to load
 

@@ -60,16 +60,15 @@ def plan_bridge_profiles(models: Iterable[GpuModel]) -> tuple[ModelProfiles, ...
     return tuple(found.values())
 
 
-def plan_job_profiles(models: Iterable[GpuModel], count: int) -> tuple[str, ...]:
-    """`count` profiles in turn: every plain one of every model, and whole GPUs where the mode changes by itself."""
+def plan_job_profiles(models: Iterable[GpuModel]) -> tuple[str, ...]:
+    """What jobs ask for: every plain profile of every model, and whole GPUs where the MIG mode changes by itself."""
     names: dict[str, int] = {}
     for model in models:
         names |= {p.name: p.compute_slices for p in model.profiles if _PLAIN_PROFILE.fullmatch(p.name)}
         if model.resetless_mig:
             names[WHOLE_GPU] = 0
     # Middle sizes first: a few claims then show a mixed node, not one GPU taken whole.
-    order = sorted(names, key=lambda name: (name == WHOLE_GPU, abs(names[name] - 2), name))
-    return tuple(order[index % len(order)] for index in range(count))
+    return tuple(sorted(names, key=lambda name: (name == WHOLE_GPU, abs(names[name] - 2), name)))
 
 
 def render_bridge(profiles: Sequence[str] = BRIDGE_PROFILES) -> tuple[Manifest, ...]:

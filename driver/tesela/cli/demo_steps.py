@@ -146,13 +146,7 @@ class Story:
         return Step(name="prepare", sentence=sentence, facts=facts, remarks=(f"its MIG device is {holding.mig_uuid}",))
 
     def _jobs(self, count: int) -> Step:
-        profiles = plan_job_profiles(self._models, count)
-        jobs = {self.create_job(number, profile): profile for number, profile in enumerate(profiles, start=1)}
-        self._node.wait_for(
-            "start the jobs",
-            lambda: all(self.pods.settled(job) for job in jobs),
-            lambda: "; ".join(f"{job}: {self.pods.why(job)}" for job in jobs if not self.pods.settled(job)),
-        )
+        jobs = self._apply_jobs(count)
         running = [job for job in jobs if self.pods.runs(job)]
         waiting = [job for job in jobs if job not in running]
         holdings = tuple(self.pods.holding(pod) for pod in (BRIDGE, *running))
@@ -160,10 +154,13 @@ class Story:
             "claims": count,
             "running": [_render_holding(holding) for holding in holdings],
             "waiting": [{"pod": job.name, "profile": jobs[job] or WHOLE, "why": self.pods.why(job)} for job in waiting],
+            "not_applied": count - len(jobs),
         }
         remarks = [f"{job.name} waits: no {jobs[job] or WHOLE} is free" for job in waiting[:_SHOWN_WAITING]]
         if len(waiting) > _SHOWN_WAITING:
-            remarks.append(f"and {len(waiting) - _SHOWN_WAITING} more wait")
+            remarks.append(f"and {len(waiting) - _SHOWN_WAITING} more wait, for other profiles")
+        if len(jobs) < count:
+            remarks.append(f"{count - len(jobs)} were not applied: one claim waits for each profile already")
         return Step(
             name="jobs",
             sentence=f"{len(running)} more claims run beside the bridge",
@@ -172,6 +169,32 @@ class Story:
             rows=self._node.map_rows(),
             holdings=holdings,
         )
+
+    def _apply_jobs(self, count: int) -> dict[PodName, str]:
+        """Up to `count` jobs and what each asks for, all settled, every profile in turn.
+
+        Nothing ends meanwhile, so a profile that one job waits for is not asked for again.
+        """
+        jobs: dict[PodName, str] = {}
+        open_profiles = list(plan_job_profiles(self._models))
+        while open_profiles and len(jobs) < count:
+            batch = [
+                self.create_job(number, profile)
+                for number, profile in zip(range(len(jobs) + 1, count + 1), open_profiles, strict=False)
+            ]
+            jobs |= dict(zip(batch, open_profiles, strict=False))
+            self._wait_until_settled(batch)
+            open_profiles = [jobs[job] for job in batch if self.pods.runs(job)]
+        return jobs
+
+    def _wait_until_settled(self, jobs: Sequence[PodName]) -> None:
+        def list_unsettled() -> list[PodName]:
+            return [job for job in jobs if not self.pods.settled(job)]
+
+        def explain() -> str:
+            return "; ".join(f"{job}: {self.pods.why(job)}" for job in list_unsettled()[:_SHOWN_WAITING])
+
+        self._node.wait_for("start the jobs", lambda: not list_unsettled(), explain)
 
     def create_job(self, number: int, profile: str) -> PodName:
         """Applies job `number`; the first makes the namespace."""

@@ -50,10 +50,7 @@ class Churn:
 
 def watch_jobs(story: Story, node: DemoNode, screen: Screen, usual: int) -> None:
     """Keeps about `usual` jobs coming and going until Ctrl-C, which ends it well."""
-    models = [gpu.model for gpu in node.spec.gpus]
-    # A turn through all profiles: more would only repeat them.
-    profiles = tuple(dict.fromkeys(plan_job_profiles(models, 64)))
-    churn, numbers = Churn(profiles, usual), count(1)
+    churn, numbers = Churn(plan_job_profiles(gpu.model for gpu in node.spec.gpus), usual), count(1)
     with screen.live() as live:
         draw = _drawer(screen, live)
         try:
