@@ -9,10 +9,10 @@ import argparse
 import sys
 import time
 
-from e2e.allocator_compare.compare import differences, outcome, shares
+from e2e.allocator_compare.compare import compare, outcome, shares
+from e2e.allocator_compare.generated import make_world
 from e2e.allocator_compare.genuine import build, judge_all
 from e2e.allocator_compare.judge import judge
-from e2e.allocator_compare.worlds import make_world
 
 
 def main() -> int:
@@ -21,19 +21,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--show", type=int, default=5, help="how many differences to print")
     options = parser.parse_args()
-    print(f"seed {options.seed}, {options.worlds} worlds")
+    say = sys.stdout.write
+    say(f"seed {options.seed}, {options.worlds} worlds\n")
     worlds = [make_world(options.seed, index) for index in range(options.worlds)]
     theirs = judge_all(build(), worlds)
     ours = [judge(world) for world in worlds]
-    for name, part in shares((outcome(verdict) for verdict in theirs), len(worlds)).items():
-        print(f"  {name:32} {part:6.1%}")
-    for name, part in shares((feature for world in worlds for feature in world["features"]), len(worlds)).items():
-        print(f"  {name:32} {part:6.1%}")
-    found = differences(worlds, ours, theirs)
-    for text in found[: options.show]:
-        print(text)
-    print(f"{len(worlds) - len(found)} agree, {len(found)} differ")
-    return 1 if found else 0
+    names = [*map(outcome, theirs), *(feature for world in worlds for feature in world["features"])]
+    for name, part in shares(names, len(worlds)).items():
+        say(f"  {name:32} {part:6.1%}\n")
+    result = compare(worlds, ours, theirs)
+    for text in result.differences[: options.show]:
+        say(text + "\n")
+    say(f"{result.agree} agree, {len(result.differences)} differ, {result.left_out} left out (search given up)\n")
+    return 1 if result.differences else 0
 
 
 if __name__ == "__main__":

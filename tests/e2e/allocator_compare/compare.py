@@ -6,6 +6,7 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 _CEL = re.compile(r"(?P<where>.*CEL (?:compile|runtime) error: )(?P<text>.*)")
@@ -13,10 +14,8 @@ _NO_SUCH_KEY = re.compile(r"no such key: \S+")
 
 
 def comparable(verdict: dict[str, Any]) -> dict[str, Any]:
-    """The verdict without what may differ: random share IDs, the CEL runtime's own words, where a search is left."""
+    """The verdict without what may differ: random share IDs and the CEL runtime's own words."""
     verdict = {key: value for key, value in copy.deepcopy(verdict).items() if value}
-    if _gave_up(verdict):
-        return {"gaveUp": True}
     for allocation in verdict.get("allocations", ()):
         for result in allocation["devices"].get("results") or ():
             if "shareID" in result:
@@ -26,8 +25,8 @@ def comparable(verdict: dict[str, Any]) -> dict[str, Any]:
     return verdict
 
 
-def _gave_up(verdict: dict[str, Any]) -> bool:
-    """The search has no end in sight: ours stops after a number of steps, the genuine one after a time."""
+def gave_up(verdict: dict[str, Any]) -> bool:
+    """The search had no end in sight: ours stops after a number of steps, the genuine one after a time."""
     return "a search of more than" in verdict.get("undecided", "") or "deadline exceeded" in verdict.get("error", "")
 
 
@@ -40,15 +39,30 @@ def _comparable_error(text: str) -> str:
     return match["where"] + (missing[0] if missing else "")
 
 
-def differences(
+@dataclass(frozen=True)
+class Comparison:
+    """How two lists of verdicts compare: worlds on which they agree, texts on the others, worlds that one gave up."""
+
+    agree: int
+    differences: list[str]
+    left_out: int
+
+
+def compare(
     worlds: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]
-) -> list[str]:
-    """One text per world on which the two disagree: its name, features and both verdicts."""
-    return [
+) -> Comparison:
+    """Compares verdict by verdict; a world whose search either side gave up tells nothing and is left out."""
+    pairs = [
+        (world, comparable(mine), comparable(other))
+        for world, mine, other in zip(worlds, ours, theirs, strict=True)
+        if not gave_up(mine) and not gave_up(other)
+    ]
+    differences = [
         f"world {world['name']} ({', '.join(world['features'])})\n  ours:   {mine}\n  theirs: {other}"
-        for world, mine, other in zip(worlds, map(comparable, ours), map(comparable, theirs), strict=True)
+        for world, mine, other in pairs
         if mine != other
     ]
+    return Comparison(agree=len(pairs) - len(differences), differences=differences, left_out=len(worlds) - len(pairs))
 
 
 def outcome(verdict: dict[str, Any]) -> str:

@@ -7,8 +7,9 @@ features that it exercises and with hints (`Offer`) from which claims that have 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
+
+from e2e.allocator_compare.dice import Dice
 
 GPU_DRIVER, PLAIN_DRIVER, SHARE_DRIVER = "gpu.nvidia.com", "plain.example.com", "share.example.com"
 NODE, ZONE_LABEL, ZONE = "node-a", "example.com/zone", "west"
@@ -44,9 +45,9 @@ class Pool:
     features: set[str]
 
 
-def make_pool(rng: Random, index: int, gpus_max: int) -> Pool:
+def make_pool(rng: Dice, index: int, gpus_max: int) -> Pool:
     """A pool of a random kind; `index` keeps names apart, `gpus_max` keeps the search within seconds."""
-    kind = rng.choice(("gpus", "gpus", "plain", "shared"))
+    kind = rng.pool_kind()
     if kind == "gpus":
         driver, groups, offer, features = _gpus(rng, gpus_max)
     else:
@@ -75,13 +76,13 @@ def make_pool(rng: Random, index: int, gpus_max: int) -> Pool:
     return Pool(slices=slices, offer=offer, features=features)
 
 
-def _gpus(rng: Random, gpus_max: int) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
+def _gpus(rng: Dice, gpus_max: int) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
     features = {"partitions"}
     has_profile_everywhere = rng.random() < 0.7
     counter_sets, groups = [], []
     for gpu in range(rng.randint(1, gpus_max)):
         slices = 8
-        if rng.random() < 0.15:
+        if rng.hits("short counters", 0.25):
             features.add("short counters")
             slices = rng.choice((3, 6))
         counter_sets.append(
@@ -106,7 +107,7 @@ def _gpus(rng: Random, gpus_max: int) -> tuple[str, list[dict[str, Any]], Offer,
             'device.attributes["gpu.nvidia.com"].type == "mig"',
             'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("20Gi")) >= 0',
             'device.attributes["gpu.nvidia.com"].driverVersion.isGreaterThan(semver("570.0.0"))',
-            'has(device.attributes["gpu.nvidia.com"].profile) && device.attributes["gpu.nvidia.com"].profile.startsWith("1g")',
+            'cel.bind(own, device.attributes["gpu.nvidia.com"], has(own.profile) && own.profile.startsWith("1g"))',
         ],
         attributes=["gpu.nvidia.com/parentUUID", "resource.kubernetes.io/pcieRoot", "gpu.nvidia.com/profile"],
         bad_selector='device.attributes["gpu.nvidia.com"].profile == "1g.5gb"',
@@ -114,7 +115,7 @@ def _gpus(rng: Random, gpus_max: int) -> tuple[str, list[dict[str, Any]], Offer,
     return GPU_DRIVER, [{"sharedCounters": counter_sets}, *groups], offer, features
 
 
-def _gpu_devices(rng: Random, gpu: int, has_profile_everywhere: bool) -> list[dict[str, Any]]:
+def _gpu_devices(rng: Dice, gpu: int, has_profile_everywhere: bool) -> list[dict[str, Any]]:
     common = {
         "parentUUID": {"string": f"GPU-{gpu}"},
         "driverVersion": {"version": rng.choice(("580.95.5", "560.1.0"))},
@@ -155,7 +156,7 @@ def _consumption(gpu: int, slices: range, processors: int, engines: int) -> dict
     }
 
 
-def _plain(rng: Random) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
+def _plain(rng: Dice) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
     groups = []
     number = 0
     for _ in range(rng.randint(1, 2)):
@@ -187,7 +188,7 @@ def _plain(rng: Random) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
     return PLAIN_DRIVER, groups, offer, set()
 
 
-def _plain_device(rng: Random, number: int) -> dict[str, Any]:
+def _plain_device(rng: Dice, number: int) -> dict[str, Any]:
     device: dict[str, Any] = {
         "name": f"dev-{number}",
         "attributes": {
@@ -198,18 +199,18 @@ def _plain_device(rng: Random, number: int) -> dict[str, Any]:
         },
         "capacity": {"memory": {"value": rng.choice(("8Gi", "10240Mi", "16Gi"))}},
     }
-    if rng.random() < 0.7:
-        name = rng.choice(("numa", f"{PLAIN_DRIVER}/numa"))
+    if rng.random() < 0.8:
+        name = "numa" if rng.hits("bare name", 0.5) else f"{PLAIN_DRIVER}/numa"
         device["attributes"][name] = rng.choice(({"int": 0}, {"int": 1}, {"int": 1}, {"string": "1"}))
     return device
 
 
-def _shared(rng: Random) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
+def _shared(rng: Dice) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
     features = {"shares"}
     devices: list[dict[str, Any]] = []
-    for number in range(rng.randint(1, 3)):
+    for number in range(rng.randint(1, 2)):
         memory: dict[str, Any] = {"value": rng.choice(("8Gi", "16Gi"))}
-        policy = rng.choice((None, "range", "range", "values"))
+        policy = rng.choice(("range", "range", "values")) if rng.hits("request policy", 0.7) else None
         if policy == "range":
             features.add("request policy")
             memory["requestPolicy"] = {"default": "2Gi", "validRange": {"min": "1Gi", "max": "6Gi", "step": "1Gi"}}
@@ -229,7 +230,7 @@ def _shared(rng: Random) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
             "attributes": {"model": {"string": rng.choice("xy")}},
             "capacity": capacity,
         }
-        if rng.random() < 0.35:
+        if rng.hits("shares with counters", 0.35):
             features.add("shares with counters")
             device["consumesCounters"] = [{"counterSet": "board", "counters": {"lanes": {"value": "4"}}}]
         if rng.random() < 0.2:
@@ -248,18 +249,18 @@ def _shared(rng: Random) -> tuple[str, list[dict[str, Any]], Offer, set[str]]:
     return SHARE_DRIVER, [counters, {"devices": devices}], offer, features
 
 
-def _mark_devices(rng: Random, groups: list[dict[str, Any]]) -> set[str]:
+def _mark_devices(rng: Dice, groups: list[dict[str, Any]]) -> set[str]:
     """Taints and binding conditions on some devices."""
     features = set()
     devices = [device for group in groups for device in group["devices"]]
-    if rng.random() < 0.3:
+    if rng.hits("taints", 0.3):
         features.add("taints")
         for device in devices:
             if rng.random() < 0.25:
                 effect = rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "None"))
                 taint = {"key": rng.choice(("sick", "busy")), "value": rng.choice(("", "very")), "effect": effect}
                 device["taints"] = [{key: value for key, value in taint.items() if value}]
-    if rng.random() < 0.12:
+    if rng.hits("binding conditions", 0.14):
         features.add("binding conditions")
         device = rng.choice(devices)
         device["bindingConditions"] = ["attached"]
@@ -268,8 +269,8 @@ def _mark_devices(rng: Random, groups: list[dict[str, Any]]) -> set[str]:
     return features
 
 
-def _scope(rng: Random, groups: list[dict[str, Any]]) -> tuple[dict[str, Any], set[str]]:
-    chance = rng.random()
+def _scope(rng: Dice, groups: list[dict[str, Any]]) -> tuple[dict[str, Any], set[str]]:
+    chance = 1.0 if rng.hits("per-device nodes", 0.2) else rng.random() * 0.8
     if chance < 0.55:
         return {"nodeName": NODE}, set()
     if chance < 0.65:
@@ -279,14 +280,16 @@ def _scope(rng: Random, groups: list[dict[str, Any]]) -> tuple[dict[str, Any], s
         return {"nodeSelector": _zone_selector(zone)}, {"node selector"}
     for group in groups:
         for device in group["devices"]:
-            device |= rng.choice(
-                (
-                    {"nodeName": NODE},
-                    {"nodeName": NODE},
-                    {"nodeName": NODE},
-                    {"nodeName": "node-b"},
-                    {"allNodes": True},
-                    {"nodeSelector": _zone_selector(ZONE)},
+            device.update(
+                rng.choice(
+                    (
+                        {"nodeName": NODE},
+                        {"nodeName": NODE},
+                        {"nodeName": NODE},
+                        {"nodeName": "node-b"},
+                        {"allNodes": True},
+                        {"nodeSelector": _zone_selector(ZONE)},
+                    )
                 )
             )
     return {"perDeviceNodeSelection": True}, {"per-device nodes"}
@@ -296,25 +299,25 @@ def _zone_selector(zone: str) -> dict[str, Any]:
     return {"nodeSelectorTerms": [{"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": [zone]}]}]}
 
 
-def _damage(rng: Random, slices: list[dict[str, Any]]) -> set[str]:
+def _damage(rng: Dice, slices: list[dict[str, Any]]) -> set[str]:
     """Old generations, missing slices and duplicate names."""
     features = set()
-    if rng.random() < 0.12:
+    if rng.hits("old generation", 0.13):
         features.add("old generation")
         old = {**slices[-1], "metadata": {"name": "old-" + slices[-1]["metadata"]["name"]}}
         spec = old["spec"]
         old["spec"] = {**spec, "pool": {**spec["pool"], "generation": 1}}
         slices.append(old)
-    if rng.random() < 0.085:
+    if rng.hits("incomplete pool", 0.095):
         features.add("incomplete pool")
         for piece in slices:
             piece["spec"] = {**piece["spec"], "pool": {**piece["spec"]["pool"], "resourceSliceCount": len(slices) + 1}}
-    elif rng.random() < 0.1:
+    elif rng.hits("invalid pool", 0.1):
         device_slices = [piece for piece in slices if piece["spec"].get("devices")]
         devices = device_slices[0]["spec"]["devices"]
         features.add("invalid pool")
         devices.append(devices[0])
-    elif rng.random() < 0.08:
+    elif rng.hits("newer generation elsewhere", 0.1):
         features.add("newer generation elsewhere")
         spec = slices[-1]["spec"]
         kept = {key: value for key, value in spec.items() if key in {"driver", "pool"}}

@@ -7,9 +7,9 @@ that each feature is there often enough.
 from __future__ import annotations
 
 import copy
-from random import Random
 from typing import Any
 
+from e2e.allocator_compare.dice import Dice
 from e2e.allocator_compare.pools import NODE, ZONE, ZONE_LABEL, Offer, make_pool
 
 CLASSES = (
@@ -36,8 +36,8 @@ CLASSES = (
 
 def make_world(seed: int, index: int) -> dict[str, Any]:
     """World `index` of the run with `seed`."""
-    rng = Random(f"{seed}/{index}")
-    count = rng.choice((1, 1, 2, 2, 3))
+    rng = Dice(f"{seed}/{index}")
+    count = rng.choice((2, 2, 3)) if rng.hits("several pools", 0.6) else 1
     pools = [make_pool(rng, number, gpus_max=2 if count == 1 else 1) for number in range(count)]
     features = {feature for pool in pools for feature in pool.features}
     if len(pools) > 1:
@@ -62,7 +62,7 @@ def make_world(seed: int, index: int) -> dict[str, Any]:
 class _Claim:
     """One claim being made up."""
 
-    def __init__(self, rng: Random, offers: list[Offer], features: set[str], number: int) -> None:
+    def __init__(self, rng: Dice, offers: list[Offer], features: set[str], number: int) -> None:
         self._rng = rng
         self._offers = offers
         self._features = features
@@ -70,7 +70,7 @@ class _Claim:
 
     def make(self) -> dict[str, Any]:
         rng = self._rng
-        count = rng.choice((1, 1, 1, 1, 2, 2, 3))
+        count = rng.choice((2, 2, 3)) if rng.hits("several requests", 0.4) else 1
         if count > 1:
             self._features.add("several requests")
         offers = (
@@ -81,9 +81,9 @@ class _Claim:
         requests = [self._request(f"r{i}", offer) for i, offer in enumerate(offers)]
         devices: dict[str, Any] = {"requests": requests}
         names = [name for request in requests for name in _names(request)]
-        if rng.random() < 0.35:
+        if rng.hits("constraint", 0.35):
             devices["constraints"] = [self._constraint(rng.choice(offers), names)]
-        if rng.random() < 0.2:
+        if rng.hits("config", 0.2):
             self._features.add("config")
             devices["config"] = [
                 {"requests": requests, "opaque": {"driver": "gpu.nvidia.com", "parameters": {"of": "claim"}}}
@@ -96,13 +96,13 @@ class _Claim:
 
     def _request(self, name: str, offer: Offer) -> dict[str, Any]:
         rng = self._rng
-        if rng.random() < 0.2:
+        if rng.hits("prioritized list", 0.2):
             self._features.add("prioritized list")
             alternatives = [
                 {"name": f"s{i}", **self._demand(offer if i == 0 else rng.choice(self._offers), may_be_admin=False)}
                 for i in range(rng.randint(2, 3))
             ]
-            if rng.random() < 0.5:
+            if rng.hits("result limit", 0.5):
                 self._features.add("result limit")
                 alternatives[0] |= {
                     "allocationMode": "ExactCount",
@@ -114,21 +114,26 @@ class _Claim:
     def _demand(self, offer: Offer, *, may_be_admin: bool) -> dict[str, Any]:
         rng = self._rng
         demand: dict[str, Any] = {
-            "deviceClassName": rng.choice(("any", "gpus" if offer.driver.startswith("gpu") else "examples")),
+            "deviceClassName": "any",
             "allocationMode": "ExactCount",
-            "count": rng.choice((1, 1, 1, 1, 1, 1, 1, 1, 2, 3)),
+            "count": rng.choice((2, 2, 3)) if rng.hits("count", 0.2) else 1,
         }
+        if rng.hits("narrow class", 0.5):
+            demand["deviceClassName"] = "gpus" if offer.driver.startswith("gpu") else "examples"
+        if rng.hits("too many", 0.015):
+            self._features.add("result limit")
+            demand["count"] = 33
         if demand["count"] > 1:
             self._features.add("count")
         self._select(demand, offer)
-        if rng.random() < 0.07:
+        if rng.hits("all devices", 0.07):
             self._features.add("all devices")
             demand["allocationMode"] = "All"
             del demand["count"]
-        if may_be_admin and rng.random() < 0.12:
+        if may_be_admin and rng.hits("admin access", 0.12):
             self._features.add("admin access")
             demand["adminAccess"] = True
-        if rng.random() < 0.45:
+        if rng.hits("tolerations", 0.45):
             self._features.add("tolerations")
             demand["tolerations"] = [
                 rng.choice(
@@ -141,7 +146,7 @@ class _Claim:
                     )
                 )
             ]
-        if (offer.capacity and rng.random() < 0.6) or rng.random() < 0.04:
+        if (offer.capacity and rng.hits("capacity request", 0.6)) or rng.random() < 0.04:
             self._features.add("capacity request")
             amounts = {"memory": ("512Mi", "1Gi", "1536Mi", "2Gi", "3Gi", "7Gi"), "cores": ("0.1", "1", "1300m")}
             names = ["memory"] if rng.random() < 0.75 or not offer.capacity else ["memory", "cores"]
@@ -150,11 +155,12 @@ class _Claim:
 
     def _select(self, demand: dict[str, Any], offer: Offer) -> None:
         rng = self._rng
-        expressions = rng.sample(offer.selectors, rng.choice((0, 0, 0, 1, 1, 1, 2)))
-        if rng.random() < 0.06:
+        expressions = rng.sample(offer.selectors, rng.choice((1, 1, 1, 2))) if rng.hits("selected", 0.65) else []
+        if rng.hits("selector that may fail", 0.07):
             self._features.add("selector that may fail")
             expressions.append(offer.bad_selector)
-        if not expressions or rng.random() < (0.85 if len(self._offers) > 1 else 0.2):
+        is_open = demand["deviceClassName"] == "any" and len(self._offers) > 1
+        if rng.hits("driver named", 0.95 if is_open else 0.2):
             expressions.insert(0, f'device.driver == "{offer.driver}"')
         if expressions:
             demand["selectors"] = [{"cel": {"expression": expression}} for expression in expressions]
@@ -164,7 +170,7 @@ class _Claim:
         kind = rng.choice(("matchAttribute", "matchAttribute", "distinctAttribute", "distinctAttribute"))
         self._features.add(kind)
         constraint: dict[str, Any] = {kind: rng.choice(offer.attributes)}
-        if rng.random() < 0.5:
+        if rng.hits("constraint on some requests", 0.5):
             self._features.add("constraint on some requests")
             constraint["requests"] = rng.sample(names, rng.randint(1, min(2, len(names))))
         return constraint
@@ -175,21 +181,23 @@ def _names(request: dict[str, Any]) -> list[str]:
     return [request["name"], *(f"{request['name']}/{alternative['name']}" for alternative in alternatives)]
 
 
-def _allocated(rng: Random, slices: list[dict[str, Any]], features: set[str]) -> list[dict[str, Any]]:
+def _allocated(rng: Dice, slices: list[dict[str, Any]], features: set[str]) -> list[dict[str, Any]]:
     """Claims that hold some devices, whole or in shares, or look at them with admin access."""
-    if rng.random() < 0.5:
+    if not rng.hits("devices in use", 0.5):
         return []
     features.add("devices in use")
-    devices = [(piece["spec"], device) for piece in slices for device in piece["spec"].get("devices", ())]
+    # The first devices of slices are wanted most.
+    end = 1 if rng.hits("first in use", 0.7) else None
+    devices = [(piece["spec"], device) for piece in slices for device in piece["spec"].get("devices", ())[:end]]
     results = []
-    for number, (spec, device) in enumerate(rng.sample(devices, min(len(devices), rng.choice((1, 1, 1, 2))))):
+    for number, (spec, device) in enumerate(rng.sample(devices, min(len(devices), rng.choice((1, 1, 2))))):
         result: dict[str, Any] = {
             "request": "r",
             "driver": spec["driver"],
             "pool": spec["pool"]["name"],
             "device": device["name"],
         }
-        if rng.random() < 0.2:
+        if rng.hits("admin access in use", 0.27):
             features.add("admin access in use")
             result["adminAccess"] = True
         elif device.get("allowMultipleAllocations"):
