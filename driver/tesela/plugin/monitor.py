@@ -54,7 +54,8 @@ class Monitor:
         """End, after the look under way; False where that took longer."""
         self._stop.set()
         self._look.set()
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:  # a start that failed earlier stops everything too
+            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def look_soon(self) -> None:
