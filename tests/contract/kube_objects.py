@@ -94,3 +94,15 @@ def allocation(device_name: str = "gpu-0", request_name: str = "gpu", node_name:
 def reservation(name: str = "consumer") -> Json:
     # not a pod: a cluster's claim controller frees claims of pods that do not exist
     return {"apiGroup": "example.com", "resource": "widgets", "name": name, "uid": f"uid-{name}"}
+
+
+def changed(obj: Json, **metadata) -> Json:
+    return {**obj, "metadata": {**obj["metadata"], **metadata}}
+
+
+def with_spec(obj: Json, **spec) -> Json:
+    return {**obj, "spec": {**obj["spec"], **spec}}
+
+
+def names(found) -> set[str]:
+    return {item["metadata"]["name"] for item in found.items}
