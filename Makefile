@@ -44,5 +44,5 @@ e2e-build: setup ## what `make e2e` needs: Debian packages and binaries of Kuber
 e2e: setup ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e
 	$(BIN)/pytest tests/e2e
 
-bench: setup ## the budgets of the design against a real etcd and API server; writes bench.json
+bench: setup ## what a prepare, a start and idling cost, against a real etcd and API server; writes bench.json
 	PYTHONPATH=tests $(BIN)/python -m bench

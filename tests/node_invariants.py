@@ -1,4 +1,4 @@
-"""The invariants of the design that can be seen from outside a driver, checked on a `World` between two steps.
+"""The invariants (docs/invariants.md) that can be seen from outside a driver, checked on a `World` between two steps.
 
 They hold once the driver has had its look (a reset that nobody noticed yet breaks promises by itself).
 """

@@ -327,7 +327,7 @@ class World:
         return calls
 
     def check(self) -> None:
-        """Every invariant of the design that can be seen from outside."""
+        """Every invariant of docs/invariants.md that can be seen from outside."""
         check_invariants(self)
 
 

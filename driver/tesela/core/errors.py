@@ -4,7 +4,7 @@ TeselaError
 ├── StartError          the process cannot work as it was started: say what to do, exit non-zero
 ├── ClaimRefused        this claim will not be served as it stands; retrying changes nothing
 ├── TryAgain            busy, away or slow: the same call may succeed later
-│   └── NvmlTimeout     an NVML call did not return in time (invariant 8 of the design)
+│   └── NvmlTimeout     an NVML call did not return in time (docs/invariants.md, 8)
 ├── StateError          a file of ours is unreadable or contradicts what lives
 ├── DocumentError       a document from outside (config, policy, manifest) is malformed; names the field
 ├── NvmlError           NVML answered with a code other than SUCCESS

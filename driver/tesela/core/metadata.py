@@ -69,7 +69,7 @@ def render_metadata(
     if record.pod_claim_name:
         body["podClaimName"] = record.pod_claim_name
     documents = ({"apiVersion": version, "kind": "DeviceMetadata"} | body for version in VERSIONS)
-    return b"".join(json.dumps(document, indent=2).encode() + b"\n" for document in documents)
+    return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
 
 
 def _render_device(device: RecordedDevice, attributes: Mapping[str, Json]) -> Json:

@@ -70,7 +70,7 @@ class Gpu:
 
     @property
     def grid_size(self) -> int:
-        """Memory slices of this GPU: the largest placement's end; 0 without MIG profiles (mig.md, 1.4)."""
+        """Memory slices of this GPU: the largest placement's end; 0 without MIG profiles."""
         return max((p.start + p.size for profile in self.profiles for p in profile.placements), default=0)
 
 

@@ -201,7 +201,7 @@ def plan_prepare(
 
 
 def plan_time_slice(one: Wanted, config: DeviceConfig) -> str | None:
-    """The interval to apply. It has no effect on a partition (nvidia-driver.md 3): accepted there and not applied.
+    """The interval to apply. It has no effect on a partition: accepted there and not applied.
 
     Admin access changes nothing (invariant 4).
     """

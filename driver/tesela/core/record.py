@@ -1,6 +1,6 @@
 """What a claim was given, as kept on disk: one record per claim, the only truth about what is ours.
 
-The file, read under the lock, decides; memory never does (design, "Data flow"). `edge/documents/record.py` holds the
+The file, read under the lock, decides; memory never does. `edge/documents/record.py` holds the
 form on disk and its versions; here are the nouns and the questions asked of them.
 """
 

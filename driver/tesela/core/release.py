@@ -1,4 +1,4 @@
-"""Whether a recorded partition may be destroyed: invariant 4 of the design as a function.
+"""Whether a recorded partition may be destroyed: invariant 4 (docs/invariants.md) as a function.
 
 Nothing is destroyed unless its record says that we made it and its UUID still matches, or the record is half done for
 exactly that slot, which was seen empty under the lock when the record was written, in the same boot and generation.

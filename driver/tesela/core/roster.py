@@ -72,7 +72,7 @@ def plan_roster(
     A new GPU gets its minor as number where that is free, else the lowest free one. The generation of a GPU rises when
     the boot id or the module token changed, when it was absent and is back, and for every UUID in `emptied`: GPUs whose
     recorded partitions were all found gone at once, as after a reset. It never rises for a GPU in `surviving`, where a
-    recorded MIG UUID still lives: such a UUID is new with each creation (mig.md 80), so nothing was lost. A GPU in
+    recorded MIG UUID still lives: such a UUID is new with each creation, so nothing was lost. A GPU in
     `seen.silent` stays as it was, but for its generation: a boot or a reload spares nobody.
     """
     reloaded = bool(known.boot_id) and (known.boot_id, known.module_token) != (boot_id, module_token)

@@ -53,7 +53,7 @@ _SUFFIXES: Final[dict[int, str]] = {
     16: "+me.all",
     17: "+gfx",
 }
-"""What a profile enum adds to the name where the driver gives none (mig.md 14)."""
+"""What a profile enum adds to the name where the driver gives none (go-nvlib has the same rule)."""
 
 
 class Topology(Protocol):
@@ -176,7 +176,7 @@ def _read_mig_enabled(nvml: Nvml, uuid: str) -> bool | None:
 
 
 def _is_resetless(nvml: Nvml, uuid: str, architecture: int) -> bool:
-    """Field 184 decides; drivers without it: Hopper or later (design, "Data flow"). Guests never come here."""
+    """Field 184 decides; drivers without it: Hopper or later. Guests never come here."""
     (value,) = nvml.get_field_values(uuid, (codes.FIELD_RESETLESS_MIG,))
     return architecture >= codes.ARCHITECTURE_HOPPER if value is None else value == 1
 
@@ -204,7 +204,7 @@ def read_fabric_clique(nvml: Nvml, uuid: str) -> str | None:
 
 
 def list_profiles(nvml: Nvml, uuid: str, memory_bytes: int | None) -> tuple[Profile, ...]:
-    """The GPU's MIG profiles; the query works with MIG mode off too (mig.md 70). Every enum is probed (mig.md 12)."""
+    """The GPU's MIG profiles; the query works with MIG mode off too. Every enum is probed."""
     profiles: list[Profile] = []
     for profile_enum in range(codes.GPU_INSTANCE_PROFILE_COUNT):
         try:
@@ -236,7 +236,7 @@ def list_profiles(nvml: Nvml, uuid: str, memory_bytes: int | None) -> tuple[Prof
 
 
 def name_profile(info: GpuInstanceProfileInfo, profile_enum: int, memory_bytes: int | None) -> str:
-    """The driver's name where it gives one (v2 struct, printed as `MIG 1g.5gb`), else the rule of mig.md 14.
+    """The driver's name where it gives one (v2 struct, printed as `MIG 1g.5gb`), else go-nvlib's rule.
 
     GB = the profile's share of memory in eighths, rounded up, of the board's GiB, rounded up; halves round up. Without
     a known total (unified memory) the profile's own size in GiB.

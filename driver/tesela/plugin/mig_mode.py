@@ -1,6 +1,6 @@
 """Switch a GPU's MIG mode, and tell the truth about it.
 
-NVML answers SUCCESS to a switch that only became pending (mig.md 65), so the mode is read again; after a refusal the
+NVML answers SUCCESS to a switch that only became pending, so the mode is read again; after a refusal the
 pending mode is set back, else the next reset would surprise everybody. Who holds the GPU is named, from NVML's process
 lists and the open device files in the host's /proc.
 """

@@ -34,7 +34,7 @@ class Partitions:
         self._compute_profiles: dict[tuple[str, int], tuple[ComputeInstanceProfileInfo, ...]] = {}
 
     def list_instances(self, gpu_uuid: str, profiles: Iterable[Profile]) -> tuple[GpuInstance, ...]:
-        """Every GPU instance, by start; walked by profile, so that one without compute instance is seen (mig.md 81).
+        """Every GPU instance, by start; walked by profile, so that one without compute instance is seen.
 
         Empty while MIG mode is off.
         """

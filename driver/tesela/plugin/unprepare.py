@@ -1,6 +1,6 @@
 """Unprepare one claim: the reverse of prepare, and success for what is not known.
 
-It needs no API object (the claim may be gone or replaced by one of the same name, kubernetes-dra.md 2.4): the record,
+It needs no API object (the claim may be gone or replaced by one of the same name): the record,
 keyed by UID, is enough.
 """
 

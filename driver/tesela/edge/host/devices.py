@@ -2,7 +2,7 @@
 
 Numbers come from the node itself; where the tree is a stand-in whose nodes are plain files, from /proc/devices and the
 driver's fixed minors. Capability numbers come from the driver's own files in /proc. There is a formula behind
-them (mig.md 90), and it is not used: a wrong minor would open another tenant's partition.
+them, and it is not used: a wrong minor would open another tenant's partition.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`WatchedNvml`: no caller waits longer than a limit for NVML, whatever the library does (invariant 8 of the design).
+"""`WatchedNvml`: no caller waits longer than a limit for NVML, whatever the library does (docs/invariants.md, 8).
 
 Each GPU has a thread of its own that alone calls NVML for it, so a call that never returns holds up its own GPU only. A
 GPU whose call is overdue is wedged: further calls on it fail at once until the stuck call has returned. NVML cannot be
