@@ -139,12 +139,16 @@ def test_setting_aside_keeps_every_damaged_version(store):
     assert [(a.name, a.read_bytes()) for a in asides] == [("uid-1.1.json", b"first"), ("uid-1.2.json", b"second")]
 
 
-def test_a_record_set_aside_is_no_record_anymore(store):
+def test_a_record_set_aside_stays_damaged_until_it_is_written_anew(store):
+    """Without its file the claim would be unknown, and its partitions nobody's."""
+    store.write(record("uid-1"))
+    store.path("uid-1").write_bytes(b"damage")
+
+    aside = store.set_aside("uid-1")
+    between = store.list().unreadable[0].uid
     store.write(record("uid-1"))
 
-    store.set_aside("uid-1")
-
-    assert (store.read("uid-1"), store.list().unreadable) == (None, ())
+    assert (between, store.list().unreadable, aside.read_bytes()) == ("uid-1", (), b"damage")
 
 
 def test_there_may_be_nothing_to_set_aside(store):

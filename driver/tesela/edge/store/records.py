@@ -109,7 +109,11 @@ class RecordStore:
         return remove_file(self.path(uid), synced=True)
 
     def set_aside(self, uid: str) -> Path | None:
-        """Moves the claim's file to `aside/<uid>.<n>.json`, bytes untouched, and returns that; None without a file."""
+        """Keeps the bytes of the claim's file as `aside/<uid>.<n>.json` and returns that; None without a file.
+
+        The file itself stays until a record is written over it: a claim without file counts as unknown, and what it
+        holds as nobody's.
+        """
         path = self.path(uid)
         try:
             if not path.exists():
@@ -118,9 +122,8 @@ class RecordStore:
             taken = {entry.name for entry in self._aside.iterdir()}
             number = next(n for n in range(1, len(taken) + 2) if f"{uid}.{n}.json" not in taken)
             target = self._aside / f"{uid}.{number}.json"
-            path.rename(target)
+            target.hardlink_to(path)
             sync_folder(self._aside)
-            sync_folder(self._claims)
         except OSError as error:
             raise explain(error, f"cannot set {path} aside") from error
         return target
