@@ -1,1 +1,1 @@
-"""`make bench`: what a prepare, a start and idling cost, measured against a real etcd and API server. Nothing here gates a test."""
+"""`make bench`: what a prepare, a start and idling cost, against a real etcd and API server. It gates no test."""

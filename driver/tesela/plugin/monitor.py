@@ -1,7 +1,8 @@
 """Look again: at the machine every half minute, at the files of prepared claims every two seconds.
 
-The kubelet does not call prepare again before it restarts, so a CDI file that vanishes is the driver's to restore (seen on 1.37.2,
-even when it makes a pod's sandbox anew). A look that fails is said once and tried again; nothing here changes a GPU.
+The kubelet does not call prepare again before it restarts, not even when it makes a pod's sandbox anew (seen on
+1.37.2), so a CDI file that vanishes is the driver's to restore. A look that fails is said once and tried again; nothing
+here changes a GPU.
 """
 
 from __future__ import annotations
