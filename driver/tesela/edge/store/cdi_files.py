@@ -34,7 +34,7 @@ class CdiFiles:
         and a runtime then knows neither, so a file of that name goes.
         """
         path = self.path(uid)
-        write_file(path, json.dumps(document, indent=2).encode() + b"\n", mode=0o644, synced=False)
+        write_file(path, json.dumps(document).encode() + b"\n", mode=0o644, synced=False)
         remove_file(path.with_suffix(".yaml"), synced=False)
 
     def read(self, uid: str) -> dict[str, Any] | None:
