@@ -44,11 +44,14 @@ _in_process_guard = threading.Lock()
 
 
 class FileLock:
-    """One lock, taken and released by one thread at a time; not reentrant. Made by `FileLocks`."""
+    """One lock, taken and released by one thread at a time; not reentrant. Made by `FileLocks`.
+
+    Two objects are one lock where their paths are equal, so `path` holds no symbolic link.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._key = os.path.realpath(path)
+        self._key = str(path)
         self._entry: _InProcess | None = None
         self._descriptor: int | None = None
 
@@ -163,7 +166,7 @@ class FileLocks:
     """The locks under `state_dir`/locks. Each call makes a new object over the same lock."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._folder = state_dir / "locks"
+        self._folder = Path(os.path.realpath(state_dir)) / "locks"
 
     def claim_lock(self, uid: str) -> FileLock:
         """Guards the record, the CDI file and the metadata files of one claim. ClaimRefused: not a UID."""
