@@ -51,6 +51,6 @@ FAULTS = (
     ),
     Fault("admin access needs a free device", "attempt.py", "if demand.admin_access:", "if False:"),
     Fault("selectors of the class are skipped", "plan.py", "device_class.selectors, entry", "(), entry"),
-    Fault("All takes what the constraints allow", "search.py", "must=True", "must=False"),
+    Fault("All takes what the constraints allow", "search.py", "must=plan.wants_all", "must=False"),
     Fault("devices of other nodes are taken", "plan.py", "(not entry.per_device or", "(True or"),
 )

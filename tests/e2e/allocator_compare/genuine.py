@@ -1,4 +1,4 @@
-"""The genuine allocator: builds the Go program beside, once per content, and runs it on worlds."""
+"""The genuine allocator: builds the Go program in `scheduler/`, once per content, and runs it on worlds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).resolve().parent
+MODULE = Path(__file__).resolve().parent / "scheduler"
 BUILD_TIMEOUT_S = 1200
-RUN_TIMEOUT_S = 600
+RUN_TIMEOUT_S = 1200
 
 
 def build(go: str = "go") -> Path:
-    """The program's path, built if this content was not built before; under $TESELA_CACHE or ~/.cache/tesela."""
-    digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum", "main.go"):
-        digest.update((SOURCE / name).read_bytes())
+    """The program's path, built with `go` if this content was not built before; in $TESELA_CACHE or ~/.cache/tesela."""
+    digest = hashlib.sha256(os.uname().machine.encode())
+    for file in sorted(MODULE.iterdir()):
+        digest.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
     cache = Path(os.environ.get("TESELA_CACHE") or Path.home() / ".cache" / "tesela")
     program = cache / f"allocator-compare-{digest.hexdigest()[:16]}"
     if not program.exists():
@@ -28,7 +28,8 @@ def build(go: str = "go") -> Path:
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder) / "program"
             command = [go, "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-o", str(fresh), "."]
-            subprocess.run(command, cwd=SOURCE, check=True, timeout=BUILD_TIMEOUT_S)
+            environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+            subprocess.run(command, cwd=MODULE, check=True, env=environment, timeout=BUILD_TIMEOUT_S)
             fresh.rename(program)
     return program
 

@@ -9,7 +9,7 @@ from tesela.core.allocator.config import merge_configs
 from tesela.core.allocator.model import AllocatedState, Claim, DeviceClass, NodeInfo, Slice
 from tesela.core.allocator.nodes import results_node_selector
 from tesela.core.allocator.plan import Fitness, plan_claims
-from tesela.core.allocator.pools import gather_pools
+from tesela.core.allocator.pools import Pool, gather_pools
 from tesela.core.allocator.search import Search
 from tesela.core.allocator.verdict import (
     Allocated,
@@ -37,29 +37,40 @@ def allocate(
     """Which devices the unallocated `claims` of one pod get on `node`, all of them or none.
 
     `slices` are all of the cluster (with DeviceTaintRules applied), `allocated` what all claims of the cluster hold.
-    The same input always gives the same answer. `Undecided` when a selector uses a function that is missing here or
-    the search takes more than `max_steps` steps.
+    The same input always gives the same answer. A request of neither kind is `Unallocatable`. `Undecided` when a
+    selector uses a function that is missing here or the search takes more than `max_steps` steps.
     """
-    for claim in claims:
-        for request in claim.requests:
-            if not request.demands:
-                return Unallocatable(reason=f"request {request.name}: unknown request type")
+    unknown = next((request.name for claim in claims for request in claim.requests if not request.demands), None)
+    if unknown is not None:
+        return Unallocatable(reason=f"request {unknown}: unknown request type")
     pools = gather_pools(slices, node)
-    fitness = Fitness(node)
-    attempt = Attempt(claims, allocated, fitness)
     try:
-        search = Search(plan_claims(claims, classes, pools, fitness), pools, attempt, fitness, max_steps)
-        if search.run():
-            return _answer(claims, attempt, search, node)
+        answer = _search(claims, classes, pools, node, allocated, max_steps)
     except FatalError as error:
         return Fatal(message=str(error))
     except UndecidedError as error:
         return Undecided(what=str(error))
     except RecursionError:
         return Undecided(what="more devices in one pod than the search can nest")
-    if any(pool.invalid_reason is not None for pool in pools):
+    if isinstance(answer, Unallocatable) and any(pool.invalid_reason is not None for pool in pools):
         return Unallocatable(reason="invalid resource pools were encountered")
-    return Unallocatable(reason="cannot allocate all claims")
+    return answer
+
+
+def _search(
+    claims: Sequence[Claim],
+    classes: Mapping[str, DeviceClass],
+    pools: Sequence[Pool],
+    node: NodeInfo,
+    allocated: AllocatedState,
+    max_steps: int,
+) -> Allocated | Unallocatable:
+    fitness = Fitness(node)
+    attempt = Attempt(claims, allocated, fitness)
+    search = Search(plan_claims(claims, classes, pools, fitness), pools, attempt, fitness, max_steps)
+    if not search.run():
+        return Unallocatable(reason="cannot allocate all claims")
+    return _answer(claims, attempt, search, node)
 
 
 def _answer(claims: Sequence[Claim], attempt: Attempt, search: Search, node: NodeInfo) -> Allocated:

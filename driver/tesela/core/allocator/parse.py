@@ -6,8 +6,8 @@ is validated that the API server validates, but a value that cannot be read rais
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tesela.core.allocator.model import (
     AllocatedState,
@@ -33,31 +33,24 @@ from tesela.core.allocator.model import (
     Taint,
     Toleration,
 )
+from tesela.core.errors import DocumentError
 from tesela.core.quantity import ZERO, Quantity, parse_quantity
 from tesela.core.selector.attributes import Attribute, AttributeKind
 
 Json = Mapping[str, Any]
+Parsed = TypeVar("Parsed")
 
 _MODES = {"": AllocationMode.EXACT_COUNT, "ExactCount": AllocationMode.EXACT_COUNT, "All": AllocationMode.ALL}
 
 
 def parse_slices(documents: Iterable[Json]) -> tuple[Slice, ...]:
     """The slices in the order given; `allocate` sorts them itself."""
-    return tuple(_parse_slice(document) for document in documents)
+    return tuple(_named(_parse_slice, "ResourceSlice", document) for document in documents)
 
 
 def parse_claim(document: Json) -> Claim:
     """A ResourceClaim's spec; its status is read by `parse_allocated`."""
-    metadata = document.get("metadata") or {}
-    devices = (document.get("spec") or {}).get("devices") or {}
-    return Claim(
-        namespace=metadata.get("namespace", ""),
-        name=metadata.get("name", ""),
-        uid=metadata.get("uid", ""),
-        requests=tuple(_parse_request(request) for request in devices.get("requests") or ()),
-        constraints=tuple(_parse_constraint(constraint) for constraint in devices.get("constraints") or ()),
-        config=_parse_config(devices.get("config") or ()),
-    )
+    return _named(_parse_claim, "ResourceClaim", document)
 
 
 def parse_class(document: Json) -> DeviceClass:
@@ -107,6 +100,27 @@ def parse_quantities(document: Json) -> dict[str, Quantity]:
     return {name: parse_quantity(text, name) for name, text in document.items()}
 
 
+def _named(parse: Callable[[Json], Parsed], kind: str, document: Json) -> Parsed:
+    """Parses; a field that cannot be read is named together with its object."""
+    try:
+        return parse(document)
+    except DocumentError as error:
+        raise DocumentError(f"{kind} {document['metadata']['name']} {error.path}", error.problem) from error
+
+
+def _parse_claim(document: Json) -> Claim:
+    metadata = document.get("metadata") or {}
+    devices = (document.get("spec") or {}).get("devices") or {}
+    return Claim(
+        namespace=metadata.get("namespace", ""),
+        name=metadata.get("name", ""),
+        uid=metadata.get("uid", ""),
+        requests=tuple(_parse_request(request) for request in devices.get("requests") or ()),
+        constraints=tuple(_parse_constraint(constraint) for constraint in devices.get("constraints") or ()),
+        config=_parse_config(devices.get("config") or ()),
+    )
+
+
 def _parse_slice(document: Json) -> Slice:
     spec = document["spec"]
     pool = spec["pool"]
@@ -130,7 +144,10 @@ def _parse_device(document: Json, pool: PoolId) -> Device:
     return Device(
         id=DeviceId(pool.driver, pool.pool, document["name"]),
         attributes={name: _parse_attribute(value) for name, value in (document.get("attributes") or {}).items()},
-        capacity={name: _parse_capacity(value) for name, value in (document.get("capacity") or {}).items()},
+        capacity={
+            name: _parse_capacity(value, f"devices[{document['name']}].capacity[{name}]")
+            for name, value in (document.get("capacity") or {}).items()
+        },
         consumes=tuple(
             CounterConsumption(
                 counter_set=consumption["counterSet"],
@@ -161,20 +178,23 @@ def _parse_attribute(document: Json) -> Attribute:
     return Attribute(AttributeKind.NONE, "")
 
 
-def _parse_capacity(document: Json) -> Capacity:
+def _parse_capacity(document: Json, path: str) -> Capacity:
     policy = document.get("requestPolicy")
-    return Capacity(value=parse_quantity(document["value"]), policy=_parse_policy(policy) if policy else None)
+    return Capacity(
+        value=parse_quantity(document["value"], f"{path}.value"),
+        policy=_parse_policy(policy, f"{path}.requestPolicy") if policy else None,
+    )
 
 
-def _parse_policy(document: Json) -> RequestPolicy:
+def _parse_policy(document: Json, path: str) -> RequestPolicy:
     valid_range = document.get("validRange") or {}
 
     def quantity(source: Json, key: str) -> Quantity | None:
-        return parse_quantity(source[key], key) if source.get(key) is not None else None
+        return parse_quantity(source[key], f"{path}.{key}") if source.get(key) is not None else None
 
     return RequestPolicy(
         default=quantity(document, "default"),
-        valid_values=tuple(parse_quantity(value, "validValues") for value in document.get("validValues") or ()),
+        valid_values=tuple(parse_quantity(value, f"{path}.validValues") for value in document.get("validValues") or ()),
         range_min=quantity(valid_range, "min"),
         range_max=quantity(valid_range, "max"),
         range_step=quantity(valid_range, "step"),

@@ -8,7 +8,7 @@ picked before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 from tesela.core.allocator.attempt import Attempt
@@ -81,24 +81,27 @@ class Search:
             return self._search_request(claim_index, request_index + 1)
         if plan.count - slot > RESULTS_MAX - len(self._attempt.results[claim_index]):
             return _Found.TOO_MANY
-        if plan.wants_all:
-            pool, entry = plan.everything[slot]
-            if not self._attempt.take(claim_index, plan, pool, entry, must=True):
-                return _Found.NO
-            return self._search_on(claim_index, request_index, plan, slot, 0)
-        for position in range(start, len(self._candidates)):
-            pool, entry = self._candidates[position]
-            if self._fits(claim_index, plan, entry) and self._attempt.take(claim_index, plan, pool, entry, must=False):
-                found = self._search_on(claim_index, request_index, plan, slot, position + 1)
-                if found is not _Found.NO:
+        for position, pool, entry in self._candidates_for(claim_index, plan, slot, start):
+            if self._attempt.take(claim_index, plan, pool, entry, must=plan.wants_all):
+                found = self._search_device(claim_index, request_index, plan, slot + 1, position + 1)
+                if found is _Found.YES:
+                    return found
+                self._attempt.give_back()
+                if found is _Found.TOO_MANY:
                     return found
         return _Found.NO
 
-    def _search_on(self, claim_index: int, request_index: int, plan: DemandPlan, slot: int, start: int) -> _Found:
-        found = self._search_device(claim_index, request_index, plan, slot + 1, start)
-        if found is not _Found.YES:
-            self._attempt.give_back()
-        return found
+    def _candidates_for(
+        self, claim_index: int, plan: DemandPlan, slot: int, start: int
+    ) -> Iterator[tuple[int, Pool, PoolDevice]]:
+        """For All the one device whose turn it is, else what fits from `start` on, tested only when it is reached."""
+        if plan.wants_all:
+            yield slot, *plan.everything[slot]
+            return
+        for position in range(start, len(self._candidates)):
+            pool, entry = self._candidates[position]
+            if self._fits(claim_index, plan, entry):
+                yield position, pool, entry
 
     def _fits(self, claim_index: int, plan: DemandPlan, entry: PoolDevice) -> bool:
         self._step()

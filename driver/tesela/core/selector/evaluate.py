@@ -47,7 +47,8 @@ def evaluate_selector(text: str, device: SelectorDevice) -> Outcome:
         return Match() if result.value() else NoMatch()
     if result.type() == cel.Type.ERROR:
         return SelectorRuntimeError(_error_text(str(result.value())))
-    return SelectorRuntimeError(f"CEL result of type {result.type().name().lower()} could not be converted to bool")
+    kind = result.type().name().lower().partition("<")[0]
+    return SelectorRuntimeError(f"CEL result of type {kind} could not be converted to bool")
 
 
 def _activation(program: Program, device: SelectorDevice) -> dict[str, Any]:

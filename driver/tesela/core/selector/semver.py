@@ -50,7 +50,7 @@ def parse_version(text: str) -> Version:
 
 
 def normalize_version(text: str) -> str:
-    """`text` without a leading v and leading zeros, and with the parts that are missing; `ValueError` if it cannot be."""
+    """`text` without a leading v and leading zeros, with 0 for missing parts; `ValueError` if none may be missing."""
     parts = [_strip_zeros(part) for part in text.removeprefix("v").split(".", 2)]
     if len(parts) < 3:
         if "+" in parts[-1] or "-" in parts[-1]:
