@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from e2e.harness.driver import Driver, is_pool_complete, list_cdi_files, list_slices
+import pytest
+from e2e.harness.driver import Driver, is_pool_complete, list_cdi_files, list_records, list_slices
 from e2e.harness.identity import create_identity
 from e2e.harness.node import Node
 from e2e.harness.pods import SLEEP, Namespace, render_claim_spec, render_pod, render_request, render_template
@@ -54,6 +55,39 @@ def test_pods_that_end_while_the_driver_is_dead_are_tidied_up_after_its_restart(
 
     node.driver.start()
     work.wait_gone("a", "b")
+
+    node.wait_clean()
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"]
+)
+def test_a_prepare_cut_short_by_a_kill_is_done_once_after_the_restart(
+    node: Node, work: Namespace, function: str
+) -> None:
+    node.simulator.run("slow", function, "2")
+    work.apply(ONE, pod("cut"))
+    wait_until("the driver has begun", lambda: list_records(node.cluster), timeout_s=30, every_s=0.02)
+    node.driver.kill()
+    node.simulator.run("release")
+
+    node.driver.start()
+    work.wait_running("cut")
+
+    assert [seen.uuid for seen in node.simulator.list_partitions()] == [work.environment("cut")[UUIDS]]
+
+
+def test_an_unprepare_cut_short_by_a_kill_is_finished_after_the_restart(node: Node, work: Namespace) -> None:
+    work.apply(ONE, pod("cut"))
+    work.wait_running("cut")
+    node.simulator.run("slow", "nvmlComputeInstanceDestroy", "2")
+    work.delete("cut")
+    wait_until("the driver has begun", lambda: "unpreparing" in str(list_records(node.cluster)), timeout_s=30)
+    node.driver.kill()
+    node.simulator.run("release")
+
+    node.driver.start()
+    work.wait_gone("cut")
 
     node.wait_clean()
 

