@@ -1,6 +1,6 @@
 """Perform a plan under its locks, or leave nothing of it behind.
 
-The order is the one that a crash may interrupt anywhere: *preparing* record, mode switches, partitions with their ids on
+The order is one that a crash may interrupt anywhere: *preparing* record, mode switches, partitions with their ids on
 record, time slices, files, *prepared* record. When a step fails, what this call made is undone; where even that fails
 the *preparing* record stays and covers it.
 """
