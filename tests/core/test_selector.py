@@ -136,7 +136,7 @@ def test_an_error_for_every_device(expression, text):
         f'{MEMORY}.add(quantity("256Mi")) == quantity("5Gi") && {MEMORY}.sub(1).isLessThan({MEMORY})',
         f"{MEMORY}.isInteger() && {MEMORY}.asInteger() == 5100273664 && sign({MEMORY}) == 1",
         'device.capacity["nic.example.com"].lanes.asApproximateFloat() == 1.5',
-        'isQuantity("1.5Gi") && !isQuantity("Gi") && quantity("1e3") == quantity("1k")',
+        'isQuantity("1.5Gi") && isQuantity("Gi") && !isQuantity("1 Gi") && quantity("1e3") == quantity("1k")',
     ],
 )
 def test_quantities(expression):
@@ -191,6 +191,31 @@ def test_an_attribute_of_an_unknown_kind_fails_every_selector():
     device = _bare(future=Attribute(AttributeKind.NONE, ""))
 
     assert evaluate_selector("true", device) == SelectorRuntimeError("attribute future: unsupported attribute value")
+
+
+@pytest.mark.parametrize("operator", ["==", "!="])
+def test_a_version_compared_with_a_string_is_an_error(operator):
+    outcome = evaluate_selector(f'{GPU}.driverVersion {operator} "580.95.5" && true', DEVICE)
+
+    assert outcome == SelectorRuntimeError("no such overload")
+
+
+def test_a_string_compared_with_a_version_is_different():
+    assert evaluate_selector(f'"580.95.5" == {GPU}.driverVersion', DEVICE) == NoMatch()
+
+
+def test_a_list_literal_of_several_types_is_an_error_for_every_device():
+    assert isinstance(evaluate_selector('[1, "a"].size() == 2', DEVICE), CompileError)
+
+
+def test_a_list_of_several_types_may_be_formatted():
+    assert evaluate_selector('"%s-%d".format(["a", 1]) == "a-1"', DEVICE) == Match()
+
+
+def test_whole_numbers_that_kubernetes_may_not_hold_as_integers_are_undecided():
+    outcome = evaluate_selector('quantity("200Ti").isInteger()', DEVICE)
+
+    assert outcome == SelectorUndecided("isInteger or asInteger on 100Ti or more")
 
 
 def test_the_selector_without_guards_works_where_every_device_has_the_attribute():

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from e2e.allocator_compare.compare import Comparison, compare, outcome, shares
+from e2e.allocator_compare.expressions import EXPRESSIONS, as_world, our_outcome, their_outcome
 from e2e.allocator_compare.faults import FAULTS, Fault
 from e2e.allocator_compare.generated import make_world
 from e2e.allocator_compare.genuine import build, judge_all
@@ -92,6 +93,18 @@ def test_hand_written_world_is_decided_alike_by_the_genuine_allocator(world, pro
     result = compare([world], [judge(world)], judge_all(program, [world]))
 
     assert (result.differences, result.left_out) == ([], 0)
+
+
+def test_selectors_have_the_outcome_of_the_genuine_engine_or_none(program):
+    verdicts = judge_all(program, [as_world(expression) for expression in EXPRESSIONS])
+
+    ours = {expression: our_outcome(expression) for expression in EXPRESSIONS}
+    theirs = {
+        expression: "undecided" if ours[expression] == "undecided" else their_outcome(verdict)
+        for expression, verdict in zip(EXPRESSIONS, verdicts, strict=True)
+    }
+
+    assert ours == theirs
 
 
 def _judge_with(fault: Fault, worlds: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:

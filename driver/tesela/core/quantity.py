@@ -65,14 +65,15 @@ ZERO = Quantity(0)
 def parse_quantity(text: str | float, path: str = "") -> Quantity:
     """The value of a quantity as the API writes it; a JSON number counts as its text.
 
-    Finer than a billionth is rounded away from zero; binary suffixes stop at int64's largest value.
+    Finer than a billionth is rounded away from zero; binary suffixes stop at int64's largest value; no digits at all
+    before a suffix count as 0, as in Kubernetes.
     `DocumentError` names `path` when the text is no quantity.
     """
     match = _NUMBER.fullmatch(str(text))
-    if match is None or not (match["whole"] or match["fraction"]):
+    if match is None or not match[0]:
         raise DocumentError(path, f"{text!r} is no quantity; write a number and a suffix such as 10Gi, 1500m or 12e6")
     suffix, fraction = match["suffix"], match["fraction"] or ""
-    digits = int((match["whole"] or "") + fraction)
+    digits = int("0" + match["whole"] + fraction)
     if suffix in _DECIMAL:
         quantity_format, numerator, exponent = QuantityFormat.DECIMAL_SI, digits, _DECIMAL[suffix]
     elif suffix in _BINARY:

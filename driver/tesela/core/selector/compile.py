@@ -16,6 +16,7 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
 from tesela.core.selector.library import (
+    GUARD,
     LACKING,
     LACKING_NAMESPACES,
     LACKING_ON_LISTS,
@@ -44,9 +45,14 @@ _T = cel.Type
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled selector; `domains` are those its lookups name."""
+    """A compiled selector; `domains` are those its lookups name.
+
+    `guarded` does the same, slower, and fails as Kubernetes does where a version or quantity is compared (== or !=)
+    with something else.
+    """
 
     expression: cel.Expression
+    guarded: cel.Expression
     domains: frozenset[str]
 
 
@@ -57,14 +63,16 @@ def compile_selector(text: str) -> Program | CompileError | SelectorUndecided:
         tree = Tree(_run_env().compile(text, disable_check=True).serialize())
     except RuntimeError as error:
         return _compile_error(error)
-    lacking = _lacking_function(tree.root) or _odd_use_of_device(tree.root)
+    lacking = _lacking_function(tree.root) or _odd_use_of_device(tree.root) or _mixed_list(tree.root)
     if lacking is not None:
         return lacking
     complaint = _check(text)
     if complaint is not None:
         return complaint
     domains = frozenset(_send_lookups_by_domain(tree.root))
-    return Program(_run_env().deserialize(tree.serialize()), domains)
+    expression = _run_env().deserialize(tree.serialize())
+    _guard_equality(tree.root)
+    return Program(expression, _run_env().deserialize(tree.serialize()), domains)
 
 
 def _extensions() -> list[cel.CelExtensionBase]:
@@ -129,6 +137,21 @@ def _lacking_function(root: Node) -> SelectorUndecided | None:
     return None
 
 
+def _mixed_list(root: Node) -> CompileError | None:
+    """Kubernetes wants list literals of one type, those for `format` aside; the runtime does not mind.
+
+    Seen here: strings beside other literals.
+    """
+    for node in walk(root):
+        if node.HasField("call_expr") and node.call_expr.function == "format":
+            continue
+        for child in children(node):
+            literals = [element for element in child.list_expr.elements if element.HasField("const_expr")]
+            if len({constant_string(literal) is None for literal in literals}) > 1:
+                return CompileError("compilation failed: a list literal mixes strings with values of other types")
+    return None
+
+
 def _odd_use_of_device(root: Node) -> CompileError | SelectorUndecided | None:
     """`device` is read field by field, its maps by domain, `in`, or a macro over their keys; the rest is undecided."""
     for node in walk(root):
@@ -174,6 +197,21 @@ def _domain_key(node: Node) -> str | None:
         return str(node.select_expr.field)
     key = node.call_expr.args[1]
     return "" if selected_field(key, "device") == "driver" else constant_string(key)
+
+
+def _guard_equality(root: Node) -> None:
+    comparisons = [
+        node for node in walk(root) if node.HasField("call_expr") and node.call_expr.function in {"_==_", "_!=_"}
+    ]
+    for node in reversed(comparisons):
+        comparison = type(node)()
+        comparison.CopyFrom(node)
+        guard = type(node)()
+        guard.call_expr.function = GUARD
+        guard.call_expr.args.add().list_expr.elements.extend(comparison.call_expr.args)
+        node.call_expr.function = "_?_:_"
+        del node.call_expr.args[:]
+        node.call_expr.args.extend([guard, comparison, comparison])
 
 
 def _send_lookups_by_domain(root: Node) -> list[str]:

@@ -12,8 +12,8 @@ from cel_expr_python import cel
 from tesela.core.quantity import Quantity
 from tesela.core.selector.attributes import Attribute, AttributeKind
 from tesela.core.selector.compile import BY_DOMAIN, Program, compile_selector
-from tesela.core.selector.library import quantity_value, version_value
-from tesela.core.selector.outcome import Match, NoMatch, Outcome, SelectorRuntimeError
+from tesela.core.selector.library import UNDECIDED_MARK, quantity_value, version_value
+from tesela.core.selector.outcome import Match, NoMatch, Outcome, SelectorRuntimeError, SelectorUndecided
 from tesela.core.selector.semver import parse_version
 
 _STATUS = re.compile(r"^[A-Z_]+: ")
@@ -42,11 +42,17 @@ def evaluate_selector(text: str, device: SelectorDevice) -> Outcome:
         data = _activation(program, device)
     except ValueError as error:
         return SelectorRuntimeError(str(error))
-    result = program.expression.eval(data=data)
+    names_version = any(
+        attribute.kind is AttributeKind.VERSION and name.rpartition("/")[2] in text
+        for name, attribute in device.attributes.items()
+    )
+    result = (program.guarded if names_version else program.expression).eval(data=data)
     if result.type() == cel.Type.BOOL:
         return Match() if result.value() else NoMatch()
     if result.type() == cel.Type.ERROR:
-        return SelectorRuntimeError(_error_text(str(result.value())))
+        problem = _error_text(str(result.value()))
+        _, mark, undecided = problem.partition(UNDECIDED_MARK)
+        return SelectorUndecided(undecided) if mark else SelectorRuntimeError(problem)
     kind = result.type().name().lower().partition("<")[0]
     return SelectorRuntimeError(f"CEL result of type {kind} could not be converted to bool")
 

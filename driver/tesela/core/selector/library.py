@@ -7,7 +7,7 @@ the mark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cel_expr_python import cel
@@ -26,6 +26,14 @@ TYPE_NAMES = {"map(bool, uint)": "kubernetes.Quantity", "map(bool, bytes)": "kub
 _ANY_MAP = _T.Map(_T.DYN, _T.DYN)
 
 Marked = Mapping[str, str]
+
+GUARD = "kubernetes_can_equal"
+"""`GUARD([a, b])` is true, or the error that Kubernetes gives for `a == b` where only `a` is a quantity or version."""
+
+UNDECIDED_MARK = "undecided: "
+"""An error that begins so is no error of the selector but names what we cannot tell."""
+
+_HELD_AS_INT64 = 100 * 2**40
 
 LACKING = frozenset(
     {
@@ -111,7 +119,8 @@ def evaluated_functions() -> list[cel.FunctionDecl]:
         _function("compareTo", _T.INT, two, _compare, is_member=True),
         _function("asApproximateFloat", _T.DOUBLE, one, lambda value: float(_quantity(value)), is_member=True),
         _function("asInteger", _T.INT, one, _as_integer, is_member=True),
-        _function("isInteger", _T.BOOL, one, lambda value: _quantity(value).is_integer, is_member=True),
+        _function("isInteger", _T.BOOL, one, _is_integer, is_member=True),
+        _function(GUARD, _T.BOOL, [_T.List(_T.DYN)], _can_equal),
         _arithmetic("add", 1),
         _arithmetic("sub", -1),
         _function("major", _T.INT, one, lambda value: _version(value).major, is_member=True),
@@ -181,11 +190,26 @@ def _is_less(left: Marked, right: Marked) -> bool:
     return _compare(left, right) < 0
 
 
-def _as_integer(value: Marked) -> int:
+def _is_integer(value: Marked) -> bool:
+    # Kubernetes says no to whole numbers that it does not hold as an int64, which from here on depends on the text.
     quantity = _quantity(value)
-    if not quantity.is_integer:
+    if quantity.is_integer and abs(quantity.nanos) >= _HELD_AS_INT64 * NANOS:
+        raise ValueError(f"{UNDECIDED_MARK}isInteger or asInteger on 100Ti or more")
+    return quantity.is_integer
+
+
+def _as_integer(value: Marked) -> int:
+    if not _is_integer(value):
         raise ValueError("cannot convert value to integer")
-    return quantity.nanos // NANOS
+    return _quantity(value).nanos // NANOS
+
+
+def _can_equal(sides: Sequence[Any]) -> bool:
+    left, right = sides
+    for mark in (_QUANTITY, _VERSION):
+        if isinstance(left, Mapping) and mark in left and not (isinstance(right, Mapping) and mark in right):
+            raise ValueError("no such overload")
+    return True
 
 
 def _sign(value: Marked) -> int:
