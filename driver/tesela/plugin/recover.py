@@ -70,20 +70,25 @@ class Recovery:
             done.set()
 
 
-def recover_claim(node: Node, claim_uid: str) -> None:
-    """Bring one claim into agreement. What cannot be done now is logged; the kubelet's next call does it."""
+def recover_claim(node: Node, claim_uid: str) -> bool:
+    """Bring one claim into agreement. What cannot be done now is logged; the kubelet's next call does it.
+
+    False where it was not done, or not needed: somebody has the claim in hand, or it has no record any more.
+    """
     lock = node.locks.claim_lock(claim_uid)
     if not lock.acquire(0):
         log.info("claim %s is in the hands of %s; left to it", claim_uid, lock.get_holder())
-        return
+        return False
     try:
         record = node.records.read(claim_uid)
         if record is None:
-            return
+            return False
         with node.hold_gpus(record.gpu_uuids, Deadline.after(_CLAIM_TIMEOUT_S)):
             _recover_locked(node, record, Deadline.after(_CLAIM_TIMEOUT_S))
+        return True
     except TeselaError as error:
         log.warning("claim %s is not recovered yet: %s", claim_uid, error)
+        return False
     finally:
         lock.release()
 
