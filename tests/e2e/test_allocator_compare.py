@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.allocator_compare.compare import Comparison, compare, outcome, shares
+from e2e.allocator_compare.compare import compare, outcome, shares
 from e2e.allocator_compare.expressions import EXPRESSIONS, as_world, our_outcome, their_outcome
 from e2e.allocator_compare.faults import FAULTS, Fault
 from e2e.allocator_compare.generated import make_world
@@ -26,7 +26,7 @@ from e2e.allocator_compare.judge import judge
 pytestmark = pytest.mark.timeout(1500)
 
 SEED = int(os.environ.get("TESELA_WORLDS_SEED", "20370"))
-WORLDS = 200
+WORLDS = 205  # of which 200 must be compared: the search through a few has no end
 TESTS = Path(__file__).resolve().parents[1]
 DRIVER = TESTS.parent / "driver"
 HAND_WRITTEN = load_worlds()
@@ -48,18 +48,12 @@ def theirs(program: Path, worlds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return judge_all(program, worlds)
 
 
-def test_generated_worlds_agree_device_by_device(worlds, theirs):
+def test_200_generated_worlds_agree_device_by_device(worlds, theirs):
     ours = [judge(world) for world in worlds]
 
     result = compare(worlds, ours, theirs)
 
-    assert result == Comparison(agree=WORLDS - result.left_out, differences=[], left_out=result.left_out)
-
-
-def test_few_worlds_are_left_out(worlds, theirs):
-    ours = [judge(world) for world in worlds]
-
-    assert compare(worlds, ours, theirs).left_out <= WORLDS // 50
+    assert (result.differences, result.agree >= 200) == ([], True)
 
 
 def test_30_to_70_percent_of_worlds_allocate(theirs):
