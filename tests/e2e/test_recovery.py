@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 from e2e.harness.driver import Driver, is_pool_complete, list_cdi_files, list_records, list_slices
@@ -10,6 +11,7 @@ from e2e.harness.identity import create_identity
 from e2e.harness.node import Node
 from e2e.harness.pods import SLEEP, Namespace, render_claim_spec, render_pod, render_request, render_template
 from e2e.harness.processes import wait_until
+from e2e.harness.simulator import Seen
 from tesela.edge.kube.port import Json
 
 GPUS = "h100-80gb*2"
@@ -59,17 +61,28 @@ def test_pods_that_end_while_the_driver_is_dead_are_tidied_up_after_its_restart(
     node.wait_clean()
 
 
+def kill_in_the_middle_of(
+    node: Node, function: str, *, begun: Callable[[], object], done: Callable[[Seen], bool]
+) -> None:
+    """SIGKILL inside an NVML call, which then has its effect: the kernel ends a call before it ends its process."""
+    wait_until(f"the driver waits for {function}", begun, timeout_s=30, every_s=0.02)
+    node.driver.kill()
+    wait_until(f"{function} is done", lambda: any(map(done, node.simulator.list_partitions())), timeout_s=30)
+    node.simulator.run("release")
+
+
 @pytest.mark.parametrize(
-    "function", ["nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"]
+    ("function", "whole"),
+    [("nvmlDeviceCreateGpuInstanceWithPlacement", False), ("nvmlGpuInstanceCreateComputeInstance", True)],
 )
 def test_a_prepare_cut_short_by_a_kill_is_done_once_after_the_restart(
-    node: Node, work: Namespace, function: str
+    node: Node, work: Namespace, function: str, whole: bool
 ) -> None:
     node.simulator.run("slow", function, "2")
     work.apply(ONE, pod("cut"))
-    wait_until("the driver has begun", lambda: list_records(node.cluster), timeout_s=30, every_s=0.02)
-    node.driver.kill()
-    node.simulator.run("release")
+    kill_in_the_middle_of(
+        node, function, begun=lambda: list_records(node.cluster), done=lambda seen: seen.complete is whole
+    )
 
     node.driver.start()
     work.wait_running("cut")
@@ -80,11 +93,15 @@ def test_a_prepare_cut_short_by_a_kill_is_done_once_after_the_restart(
 def test_an_unprepare_cut_short_by_a_kill_is_finished_after_the_restart(node: Node, work: Namespace) -> None:
     work.apply(ONE, pod("cut"))
     work.wait_running("cut")
-    node.simulator.run("slow", "nvmlComputeInstanceDestroy", "2")
+    function = "nvmlComputeInstanceDestroy"
+    node.simulator.run("slow", function, "2")
     work.delete("cut")
-    wait_until("the driver has begun", lambda: "unpreparing" in str(list_records(node.cluster)), timeout_s=30)
-    node.driver.kill()
-    node.simulator.run("release")
+    kill_in_the_middle_of(
+        node,
+        function,
+        begun=lambda: "unpreparing" in str(list_records(node.cluster)),
+        done=lambda seen: not seen.complete,
+    )
 
     node.driver.start()
     work.wait_gone("cut")

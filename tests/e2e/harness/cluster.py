@@ -153,7 +153,12 @@ class Cluster:
             self.kubectl("apply", "-f", "-", stdin=json.dumps(body))
 
     def collect(self, folder: Path) -> None:
-        """Copies every log and what the API server knows into `folder`, for somebody who was not there."""
+        """Copies every log and what the API server knows into `folder`, for somebody who was not there.
+
+        Nothing, after `down`.
+        """
+        if not self.sandbox.folder.exists():
+            return
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.sandbox.folder / "process-logs", folder / "processes", dirs_exist_ok=True)
         pods = self.sandbox.folder / "log" / "pods"

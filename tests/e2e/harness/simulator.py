@@ -21,7 +21,7 @@ _PROFILE_ENUMS = range(32)
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Seen:
-    """A partition that lives in the simulator."""
+    """A partition that lives in the simulator; `ci_id` is -1 while it has no compute instance."""
 
     gpu: int
     start: int
@@ -30,6 +30,11 @@ class Seen:
     gi_id: int
     ci_id: int
     uuid: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has its compute instance."""
+        return self.ci_id >= 0
 
 
 class Simulator:
