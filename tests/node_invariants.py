@@ -64,6 +64,8 @@ def _check_records_have_partitions(world, records, live) -> None:
     for record, device, partition in _partitions(records):
         if record.state is not ClaimState.PREPARED or device.admin_access or not _is_current(world, device):
             continue
+        if device.gpu_uuid in world.unnoticed:
+            continue
         instance = live.get((device.gpu_uuid, partition.gi_id))
         uuids = [compute.mig_uuid for compute in instance.compute_instances] if instance else []
         assert uuids == [partition.mig_uuid], f"{record.claim} has no partition {partition.mig_uuid}"

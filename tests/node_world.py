@@ -63,7 +63,12 @@ class Ports:
 
 @dataclass
 class World:
-    """One node and everybody around it. `foreign` holds the GPU instances of others, by GPU UUID and id."""
+    """One node and everybody around it.
+
+    `foreign` holds the GPU instances of others, by GPU UUID and id. `promised` is what the kubelet was told, `granted`
+    the GPU-instance ids that its containers may open. `lost_gpus` lost their partitions, `unnoticed` since the last
+    look.
+    """
 
     root: Path
     machine: Machine
@@ -75,6 +80,7 @@ class World:
     promised: dict[str, tuple[PreparedDevice, ...]] = field(default_factory=dict)
     granted: dict[tuple[str, int], str] = field(default_factory=dict)
     lost_gpus: set[str] = field(default_factory=set)
+    unnoticed: set[str] = field(default_factory=set)
 
     @property
     def state_dir(self) -> Path:
@@ -98,6 +104,7 @@ class World:
         self.node = self.build(**changes)
         self.node.lookout.refresh()
         self.recover()
+        self.unnoticed.clear()
         return self.node
 
     def recover(self) -> None:
@@ -167,6 +174,7 @@ class World:
         monitor.look_at_machine()
         recovery.join(DEADLINE_S)
         monitor.restore_files()
+        self.unnoticed.clear()
 
     # The scheduler and the kubelet
 
@@ -299,12 +307,14 @@ class World:
         self.machine.reset(uuid, force=True)
         self.foreign = {one for one in self.foreign if one[0] != uuid}
         self.lost_gpus.add(uuid)
+        self.unnoticed.add(uuid)
 
     def reboot(self) -> None:
         """The node restarts: no container runs, no partition lives, the driver starts anew, /var/run is empty."""
         self.machine.reboot()
         self._lose_everything()
         self.granted.clear()
+        self.promised.clear()
         for path in self.cdi_dir.glob("*"):
             path.unlink()
         self.start()
@@ -316,7 +326,9 @@ class World:
 
     def _lose_everything(self) -> None:
         self.foreign.clear()
-        self.lost_gpus.update(gpu.uuid for gpu in self.machine.snapshot().gpus)
+        uuids = [gpu.uuid for gpu in self.machine.snapshot().gpus]
+        self.lost_gpus.update(uuids)
+        self.unnoticed.update(uuids)
 
     def install_smi(self) -> Path:
         """A stand-in for the host's nvidia-smi that writes down its arguments; the file it writes."""
