@@ -15,6 +15,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -257,6 +258,7 @@ def _devices(caps_major: int, uvm_major: int) -> str:
     return f"Character devices:\n{lines}\nBlock devices:\n  7 loop\n"
 
 
+@cache
 def _mig_minors() -> str:
     lines = [f"config {CONFIG_CAPABILITY_MINOR}", f"monitor {MONITOR_CAPABILITY_MINOR}"]
     for gpu in range(MAX_GPUS):
