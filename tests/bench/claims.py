@@ -30,12 +30,9 @@ def list_small_partitions(devices: Sequence[Json]) -> list[str]:
     return [names[position] for position in range(most) for names in rows]
 
 
-def create_claims(kube: Kube, prefix: str, devices: Sequence[str], count: int) -> list[tuple[ClaimRef, str]]:
-    """`count` claims called after `prefix`, each allocated one of `devices` in turn; with the device's name."""
-    return [
-        (_create_claim(kube, f"{prefix}-{number}", devices[number % len(devices)]), devices[number % len(devices)])
-        for number in range(count)
-    ]
+def create_claims(kube: Kube, prefix: str, devices: Sequence[str], count: int) -> list[ClaimRef]:
+    """`count` claims called after `prefix`, each allocated one of `devices` in turn."""
+    return [_create_claim(kube, f"{prefix}-{number}", devices[number % len(devices)]) for number in range(count)]
 
 
 def _create_claim(kube: Kube, name: str, device: str) -> ClaimRef:

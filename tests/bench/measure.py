@@ -21,18 +21,29 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Of one round over all claims. `wall_ms` is the time in which the prepares ran, without what lies between."""
+    """Of one round over all claims. `wall_ms` is the time in which the prepares ran, without what lies between.
+
+    In `nvml_ms` is what of each prepare the simulated NVML's process spent; only in turn, where it can be told.
+    """
 
     prepare_ms: list[float] = field(default_factory=list)
+    nvml_ms: list[float] = field(default_factory=list)
     unprepare_ms: list[float] = field(default_factory=list)
     wall_ms: list[float] = field(default_factory=list)
 
+    @property
+    def prepare_without_nvml_ms(self) -> list[float]:
+        """Each prepare without what NVML's stand-in took of it; all else that it waits for stays in."""
+        return [prepare - nvml for prepare, nvml in zip(self.prepare_ms, self.nvml_ms, strict=True)]
 
-def prepare_in_turn(kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Times:
+
+def prepare_in_turn(node: BenchNode, kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Times:
     """Each claim prepared and unprepared before the next."""
     times = Times()
     for ref in claims:
+        nvml_s = node.get_simulator_cpu_s()
         times.prepare_ms.append(_prepare(kubelet, ref))
+        times.nvml_ms.append((node.get_simulator_cpu_s() - nvml_s) * 1000)
         times.unprepare_ms.append(_unprepare(kubelet, ref))
     return times
 
@@ -58,9 +69,9 @@ def prepare_at_once(kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Times:
 
 def measure_idle(plane: ControlPlane, node: BenchNode, seconds: float) -> tuple[float, float]:
     """(API writes a minute, processor time in percent of one core) while nothing is asked of the driver."""
-    writes, cpu_s, began = plane.count_writes(), node.get_cpu_s(), time.monotonic()
+    writes, cpu_s, began = plane.count_writes(), node.get_driver_cpu_s(), time.monotonic()
     time.sleep(seconds)
-    took_s, cpu_s, after = time.monotonic() - began, node.get_cpu_s() - cpu_s, plane.count_writes()
+    took_s, cpu_s, after = time.monotonic() - began, node.get_driver_cpu_s() - cpu_s, plane.count_writes()
     written = sum(count - writes.get(resource, 0) for resource, count in after.items())
     return written * 60 / took_s, 100 * cpu_s / took_s
 

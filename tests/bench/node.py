@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -31,7 +30,9 @@ class BenchNode:
     def __init__(self, plane: ControlPlane, identity: Identity, gpus: str) -> None:
         self.plane = plane
         self.identity = identity
+        self.driver: Process | None = None
         self.simulator = Simulator(plane, gpus)
+        plane.prefer(self.simulator.process.pid)
         # The kubelet's folders under their own path, so that we reach the sockets from outside the sandbox.
         self.plugins_dir = plane.kubelet_folder / "plugins"
         self.registry_dir = plane.kubelet_folder / "plugins_registry"
@@ -56,9 +57,10 @@ class BenchNode:
             f"--sys-root={host / 'sys'}",
         ]
         began = time.monotonic()
-        self.driver = Process(self.plane.sandbox, "driver", argv)
-        self.plane.processes["driver"] = self.driver
-        at = published.wait(self.driver)
+        self.driver = driver = Process(self.plane.sandbox, "driver", argv)
+        self.plane.prefer(driver.pid)
+        self.plane.processes["driver"] = driver
+        at = published.wait(driver)
         wait_until("the registrar's socket is there", self._find_registrar, timeout_s=10)
         return at - began
 
@@ -74,7 +76,8 @@ class BenchNode:
 
     def stop_driver(self) -> None:
         """SIGTERM; its slices and files stay."""
-        self.driver.stop()
+        if self.driver is not None:
+            self.driver.stop()
 
     def clear(self) -> None:
         """Removes what a driver leaves on the node and in the API, for a first start."""
@@ -92,17 +95,30 @@ class BenchNode:
 
     def get_resident_mib(self) -> float:
         """The driver's resident memory."""
-        status = Path(f"/proc/{self.driver.pid}/status").read_text()
+        status = Path(f"/proc/{self._get_driver().pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) / 1024
 
-    def get_cpu_s(self) -> float:
+    def get_driver_cpu_s(self) -> float:
         """The processor time that the driver has used so far."""
-        fields = Path(f"/proc/{self.driver.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _get_cpu_s(self._get_driver().pid)
+
+    def get_simulator_cpu_s(self) -> float:
+        """The processor time that the simulated NVML has used so far."""
+        return _get_cpu_s(self.simulator.process.pid)
+
+    def _get_driver(self) -> Process:
+        if self.driver is None:
+            raise HarnessError("no driver was started on this node")
+        return self.driver
 
     def _find_registrar(self) -> list[Path]:
         return sorted(self.registry_dir.glob("*.sock"))
+
+
+def _get_cpu_s(pid: int) -> float:
+    """To the microsecond, for any process: Linux encodes its CPU clock's id so (clock_getcpuclockid(3))."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 class _Published:
