@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from tesela import __version__
 from tesela.core.errors import NvmlError, StartError, StateError
@@ -64,17 +65,28 @@ def run_plugin(config: PluginConfig) -> int:
     nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s)
     if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop):
         return 0
-    plugin = Plugin(config, kube, nvml)
+    return serve(Plugin(config, kube, nvml, on_failed=stop.set), stop)
+
+
+def serve(plugin: Plugin, stop: threading.Event) -> int:
+    """Run `plugin` until `stop` is set, by a signal (0) or by its failure (1), which the log tells."""
     plugin.start()
     stop.wait()
-    return plugin.stop()
+    code = plugin.stop()
+    return 1 if plugin.failed.is_set() else code
 
 
 class Plugin:
-    """The running node program. `failed` is set once it can no longer serve; tests and the demo build it in process."""
+    """The running node program; tests and the demo build it in process.
 
-    def __init__(self, config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> None:
+    `failed` is set once it can no longer serve, and then `on_failed` is called, which must not block.
+    """
+
+    def __init__(
+        self, config: PluginConfig, kube: Kube, nvml: WatchedNvml, *, on_failed: Callable[[], None] = lambda: None
+    ) -> None:
         self.failed = threading.Event()
+        self._on_failed = on_failed
         self._nvml = nvml
         self._config = config
         self.node = _build_node(config, kube, nvml)
@@ -93,7 +105,7 @@ class Plugin:
             registry_dir=config.registry_dir,
             pod_uid=config.pod_uid,
             on_registered=self._on_registered,
-            on_failure=lambda _error: self.failed.set(),
+            on_failure=self._fail,
         )
 
     def start(self) -> None:
@@ -124,6 +136,10 @@ class Plugin:
             os._exit(1)
         self._nvml.shutdown()
         return 0
+
+    def _fail(self, _error: Exception) -> None:
+        self.failed.set()
+        self._on_failed()
 
     def _on_registered(self, ok: bool, error: str) -> None:
         if ok:
