@@ -6,9 +6,8 @@ policy, since both cost time at every call.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.harness import components
@@ -16,7 +15,7 @@ from e2e.harness.certificates import create_certificates, write_kubeconfig
 from e2e.harness.cluster import NODE, Cluster
 from e2e.harness.components import Settings
 from e2e.harness.identity import ACCOUNT, NAMESPACE, Identity
-from e2e.harness.processes import Process, wait_until
+from e2e.harness.processes import wait_until
 from tesela.edge.kube.client import KubeClient
 from tesela.edge.kube.config import load_config
 from tesela.edge.kube.port import NAMESPACES, NODES, PODS, Json
@@ -27,31 +26,8 @@ WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE", "APPLY"})
 OWN_WRITES = frozenset({"leases", "endpoints", "endpointslices", "flowschemas", "prioritylevelconfigurations"})
 
 
-AHEAD = "-15"
-"""Nice level of a session's scheduling group (sched(7), "The autogroup feature")."""
-
-
 class ControlPlane(Cluster):
-    """`up` takes about six seconds; the calling thread is in its network until `down`.
-
-    `ahead`: the scheduler prefers this process and all that it starts to whatever else runs on the machine.
-    """
-
-    def __init__(self, binaries: Path, *, ahead: bool = False) -> None:
-        super().__init__(binaries)
-        self._ahead = ahead
-        self.prefer(os.getpid())
-
-    def start(self, name: str, render: Callable[[Settings], list[str]]) -> Process:
-        """A component, as `Cluster.start` does."""
-        process = super().start(name, render)
-        self.prefer(process.pid)
-        return process
-
-    def prefer(self, pid: int) -> None:
-        """Puts the process's session ahead of others, where that was asked for."""
-        if self._ahead:
-            Path(f"/proc/{pid}/autogroup").write_text(AHEAD)
+    """`up` takes about six seconds; the calling thread is in its network until `down`."""
 
     def _up(self, feature_gates: dict[str, bool]) -> None:
         folder = self.sandbox.folder
@@ -64,6 +40,7 @@ class ControlPlane(Cluster):
             node=NODE,
             feature_gates=feature_gates,
         )
+        self.run(["mount", "-t", "tmpfs", "tmpfs", "/run/cdi"])  # on a real node all of /run is one
         self.sandbox.join_network()
         self.start("etcd", components.render_etcd)
         self.start("apiserver", components.render_api_server)

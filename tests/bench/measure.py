@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 
 from e2e.harness.build import HarnessError
 from tesela.core.model import ClaimRef, Refusal
+from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.kubelet.client import PluginClient
 from tesela.edge.simulator.remote import RemoteNvml
+from tesela.edge.store.files import write_file
+from tesela.plugin.monitor import MACHINE_PERIOD_S
 
 from bench.control_plane import ControlPlane
 from bench.node import BenchNode
 
 AT_ONCE = 8
+SETTLE_S = MACHINE_PERIOD_S + 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +72,31 @@ def prepare_at_once(kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Times:
 
 
 def measure_idle(plane: ControlPlane, node: BenchNode, seconds: float) -> tuple[float, float]:
-    """(API writes a minute, processor time in percent of one core) while nothing is asked of the driver."""
+    """(API writes a minute, processor time in percent of one core) while nothing is asked of the driver.
+
+    From when the driver has looked at the machine after the last change and published what it saw.
+    """
+    time.sleep(SETTLE_S)
     writes, cpu_s, began = plane.count_writes(), node.get_driver_cpu_s(), time.monotonic()
     time.sleep(seconds)
     took_s, cpu_s, after = time.monotonic() - began, node.get_driver_cpu_s() - cpu_s, plane.count_writes()
     written = sum(count - writes.get(resource, 0) for resource, count in after.items())
     return written * 60 / took_s, 100 * cpu_s / took_s
+
+
+def time_get(plane: ControlPlane, claim: ClaimRef, repeats: int = 300) -> list[float]:
+    """One GET of a claim by a client of the driver's kind: the floor of every prepare."""
+    return [_time(lambda: plane.kube.get(RESOURCE_CLAIMS, claim.name, claim.namespace)) for _ in range(repeats)]
+
+
+def time_synced_write(node: BenchNode, repeats: int = 300) -> list[float]:
+    """One small file put in place by rename where the driver keeps its records, file and folder synced: likewise."""
+    path = node.plugins_dir / "bench"
+    data = bytes(1000)
+    try:
+        return [_time(lambda: write_file(path, data, mode=0o600, synced=True)) for _ in range(repeats)]
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def time_nvml_call(node: BenchNode, repeats: int = 2000) -> list[float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from e2e.harness.build import HarnessError
 from e2e.harness.cluster import NODE
-from e2e.harness.driver import DRIVER, list_cdi_files, list_devices, list_slices
+from e2e.harness.driver import DRIVER, list_devices, list_slices
 from e2e.harness.identity import Identity
 from e2e.harness.processes import Process, wait_until
 from e2e.harness.simulator import Simulator
@@ -32,7 +32,6 @@ class BenchNode:
         self.identity = identity
         self.driver: Process | None = None
         self.simulator = Simulator(plane, gpus)
-        plane.prefer(self.simulator.process.pid)
         # The kubelet's folders under their own path, so that we reach the sockets from outside the sandbox.
         self.plugins_dir = plane.kubelet_folder / "plugins"
         self.registry_dir = plane.kubelet_folder / "plugins_registry"
@@ -58,7 +57,6 @@ class BenchNode:
         ]
         began = time.monotonic()
         self.driver = driver = Process(self.plane.sandbox, "driver", argv)
-        self.plane.prefer(driver.pid)
         self.plane.processes["driver"] = driver
         at = published.wait(driver)
         wait_until("the registrar's socket is there", self._find_registrar, timeout_s=10)
@@ -82,8 +80,7 @@ class BenchNode:
     def clear(self) -> None:
         """Removes what a driver leaves on the node and in the API, for a first start."""
         shutil.rmtree(self.plugins_dir / DRIVER, ignore_errors=True)
-        for path in list_cdi_files(self.plane):
-            path.unlink()
+        self.plane.run(["find", "/run/cdi", "-type", "f", "-delete"])
         for one in list_slices(self.plane):
             self.plane.kube.delete(RESOURCE_SLICES, one["metadata"]["name"])
 

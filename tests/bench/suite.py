@@ -14,7 +14,15 @@ from bench.budgets import BUDGETS, GPUS
 from bench.claims import create_claims, list_small_partitions, list_whole_gpus
 from bench.control_plane import ControlPlane
 from bench.figures import Figure, find_median, find_percentile
-from bench.measure import Times, measure_idle, prepare_at_once, prepare_in_turn, time_nvml_call
+from bench.measure import (
+    Times,
+    measure_idle,
+    prepare_at_once,
+    prepare_in_turn,
+    time_get,
+    time_nvml_call,
+    time_synced_write,
+)
 from bench.node import BenchNode
 
 
@@ -42,8 +50,17 @@ class Suite:
                     yield from self._measure_kind(kubelet, kind, claims)
             yield self._figure("resident after 200 claims", self._node.get_resident_mib(), "MiB")
             yield from self._measure_idle(kubelet, claims[: self._gpus])
-        calls_ms = time_nvml_call(self._node)
-        yield self._figure("one NVML call through the simulator's socket", statistics.median(calls_ms), "ms")
+        yield from self._measure_floor(claims[0])
+
+    def _measure_floor(self, claim: ClaimRef) -> Iterator[Figure]:
+        """What the machine takes for the single steps that no prepare can do without."""
+        floors = {
+            "one GET of a claim": time_get(self._plane, claim),
+            "one synced file and folder": time_synced_write(self._node),
+            "one NVML call through the simulator's socket": time_nvml_call(self._node),
+        }
+        for name, times_ms in floors.items():
+            yield self._figure(f"{name}, p50", statistics.median(times_ms), "ms")
 
     def _start_anew(self) -> float:
         """A first start: no slices, no roster. The driver of the last one goes on."""
