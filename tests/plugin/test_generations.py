@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from tesela.core.record import ClaimState
 from tesela.edge.simulator.faults import Fault
@@ -195,3 +197,11 @@ def test_a_partition_half_made_before_anybody_noticed_is_undone(world, ref, even
     world.start()
 
     assert world.instances(0) == ()
+
+
+def test_a_claim_given_back_between_the_two_looks_is_no_loss(world, ref):
+    known, uuid = world.node.lookout.roster, world.uuid(0)
+    world.unprepare(ref)
+
+    with contextlib.ExitStack() as locks:
+        assert not world.node.lookout._is_lost(known, uuid, (uuid,), locks)

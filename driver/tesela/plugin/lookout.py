@@ -142,7 +142,13 @@ class Lookout:
         except (NvmlError, TryAgain) as error:
             log.warning("GPU %s seems to have lost its partitions and does not answer: %s", uuid, error)
             return uuid not in emptied
-        return not any(one.mig_uuid in live for one in _list_recorded(gpu, self._records.list().records))
+        records = self._records.list().records
+        if uuid not in emptied:
+            return live.isdisjoint(one.mig_uuid for one in _list_recorded(gpu, records))
+        # What the first look missed may have been given back since, or made and given back: then nothing is left to
+        # miss, or a record on its way out, whose partition went under this lock.
+        prepared = [one.mig_uuid for one in _list_prepared(gpu, records)]
+        return bool(prepared) and live.isdisjoint(prepared)
 
 
 def _list_raised(known: Roster, roster: Roster) -> tuple[str, ...]:
