@@ -119,7 +119,8 @@ def _check_promises(world, records) -> None:
     for uid in world.promised.keys() - damaged:
         assert uid in by_uid, f"the record of promised claim {uid} is gone"
         record = by_uid[uid]
-        lost = any(device.gpu_uuid in world.lost_gpus for device in record.devices)
+        touched = {*record.gpu_uuids, *(grant.gpu_uuid for grant in record.grants)}
+        lost = bool(touched & world.lost_gpus)
         assert record.state is ClaimState.PREPARED or lost, f"promised {record.claim} is {record.state}"
 
 

@@ -5,6 +5,7 @@ The invariants are checked after every step. `TESELA_LIFE_EXAMPLES` asks for mor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -25,10 +26,9 @@ from node_tap import Crash, Tap
 from node_world import make_world
 from tesela.core.errors import NvmlError
 from tesela.core.model import Refusal
-from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault
 
-EXAMPLES = int(os.environ.get("TESELA_LIFE_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("TESELA_LIFE_EXAMPLES", "120"))
 MACHINE = "a100-40gb:mig,h100-80gb"
 SMALL = [("1g.5gb", "1g.10gb", start) for start in range(7)]
 BIG = [("2g.10gb", "2g.20gb", 0), ("3g.20gb", "3g.40gb", 4), ("4g.20gb", "4g.40gb", 0), ("7g.40gb", "7g.80gb", 0)]
@@ -91,11 +91,11 @@ class NodeLife(RuleBasedStateMachine):
 
     @rule(ref=claims, number=st.integers(0, 40), phase=st.sampled_from(["before", "after"]))
     def die_while_preparing(self, ref, number, phase):
-        self._die(number, phase, lambda: self._prepare(ref))
+        self._die(number, phase, self._prepare, ref)
 
     @rule(ref=claims, number=st.integers(0, 25), phase=st.sampled_from(["before", "after"]))
     def die_while_unpreparing(self, ref, number, phase):
-        self._die(number, phase, lambda: self.world.unprepare(ref))
+        self._die(number, phase, self.world.unprepare, ref)
 
     @rule()
     def restart(self):
@@ -108,23 +108,16 @@ class NodeLife(RuleBasedStateMachine):
             assert self.world.lost_gpus, f"a promise was broken: {answer.message}"
             self.world.promised.pop(ref.uid)  # its GPU lost it, and somebody took the place
 
-    def _die(self, number, phase, act):
+    def _die(self, number, phase, act, ref):
         self.tap.crash(number, phase)
         try:
-            act()
+            act(ref)
         except Crash:
             self.world.start()
-            if self.world.lost_gpus:
-                self._forget_what_was_lost()
+            if self.world.lost_gpus:  # a claim that was being made anew is the kubelet's to ask for again
+                self.world.promised.pop(ref.uid, None)
         finally:
             self.tap.disarm()
-
-    def _forget_what_was_lost(self):
-        """A claim that was made anew after a loss, and died, is the kubelet's to ask for again."""
-        self.world.promised = {uid: answer for uid, answer in self.world.promised.items() if self._stands(uid)}
-
-    def _stands(self, uid):
-        return any(record.claim.uid == uid for record in self.world.node.records.list().records)
 
     # The machine
 
@@ -160,10 +153,25 @@ class NodeLife(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from([0, 1]), slot=SLOTS)
     def make_a_foreign_partition(self, number, slot):
-        try:
-            self.world.make_foreign(number, slot[number], slot[2])
-        except NvmlError as error:
-            assert error.code in {codes.INSUFFICIENT_RESOURCES, codes.NOT_SUPPORTED}
+        self._make_foreign(number, slot[number], slot[2])
+
+    @rule(ref=claims, number=st.sampled_from([0, 1]), unnoticed=st.booleans())
+    def take_the_place_of_a_claim_after_a_reset(self, ref, number, unnoticed):
+        record = self.world.record_path(ref).exists() and self._read(ref)
+        self.world.reset(number)
+        if not unnoticed:
+            self.world.look()
+        for device in record.devices if record else ():
+            if device.current and device.gpu_uuid == self.world.uuid(number):
+                self._make_foreign(number, device.current.profile, device.current.placement.start)
+
+    def _make_foreign(self, number, profile, start):
+        if not self.world.node.records.list().unreadable:  # as in `damage_a_record`
+            with contextlib.suppress(NvmlError):  # no room, or MIG is off
+                self.world.make_foreign(number, profile, start)
+
+    def _read(self, ref):
+        return next((one for one in self.world.node.records.list().records if one.claim == ref), None)
 
     @precondition(lambda self: self.world.foreign)
     @rule(data=st.data())
@@ -182,7 +190,7 @@ class NodeLife(RuleBasedStateMachine):
     @rule(ref=claims)
     def damage_a_record(self, ref):
         path = self.world.record_path(ref)
-        if path.exists():
+        if path.exists() and not self.world.foreign:  # else a rebuild could not tell whose a partition is
             path.write_text("{")
 
     @invariant()

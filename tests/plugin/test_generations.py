@@ -108,7 +108,28 @@ def test_a_look_that_finds_one_partition_of_two_gone_raises_nothing(world, ref):
     world.destroy_by_hand(0, gi_id)
 
     assert generation(world, 0) == before
-    world.unprepare(other)
+
+
+def test_a_partition_of_two_that_went_by_hand_is_of_no_prepared_claim(world, ref):
+    other = world.claim("b", world.partition(0, "1g.5gb", 0))
+    gi_id = world.serve(other).devices[0].current.gi_id
+
+    world.destroy_by_hand(0, gi_id)
+
+    assert (world.record(other).state, world.cdi_path(other).exists()) == (ClaimState.PREPARING, False)
+
+
+def test_a_prepare_that_dies_after_a_loss_forgets_no_granted_id(world, ref):
+    """The container from before may run on, and open whatever gets its instance id."""
+    gi_id = world.record(ref).devices[0].current.gi_id
+    world.reset(0)
+    world.look()
+    world.machine.inject(Fault(function="create_gpu_instance"))
+    world.refuse(ref)
+    world.start()
+    world.machine.force_gi_id("0", gi_id)
+
+    assert "still granted to claim default/a" in world.refuse(world.claim("b", world.partition(0, "1g.5gb", 0)))
 
 
 def test_a_whole_gpu_is_still_prepared_after_a_boot(world):

@@ -15,7 +15,7 @@ from tesela.core.config import DeviceConfig
 from tesela.core.errors import ClaimRefused
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition, Placement, Profile
 from tesela.core.naming import PartitionName, WholeName, parse_device_name
-from tesela.core.record import ClaimRecord, RecordedDevice, find_holder
+from tesela.core.record import ClaimRecord, Grant, RecordedDevice, find_holder
 from tesela.core.roster import KnownGpu, Roster
 
 
@@ -102,12 +102,16 @@ class ModeSwitch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """The steps, in the order in which they are performed: switches, then devices."""
+    """The steps, in the order in which they are performed: switches, then devices.
+
+    `grants` are the claim's own from before, which its record goes on holding.
+    """
 
     claim: ClaimRef
     pod_claim_name: str | None
     switches: tuple[ModeSwitch, ...]
     devices: tuple[PlannedDevice, ...]
+    grants: tuple[Grant, ...] = ()
 
     @property
     def has_effects(self) -> bool:

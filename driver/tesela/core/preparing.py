@@ -23,6 +23,7 @@ def render_preparing(plan: PreparePlan, boot_id: str) -> ClaimRecord:
         state=ClaimState.PREPARING,
         devices=tuple(_render_device(device, boot_id) for device in plan.devices),
         pod_claim_name=plan.pod_claim_name,
+        grants=plan.grants,
     )
 
 

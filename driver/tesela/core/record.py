@@ -91,14 +91,28 @@ class RecordedDevice:
         return next((p for p in self.partitions if p.role is PartitionRole.CURRENT), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Grant:
+    """A GPU-instance id that containers of the claim may open, though the partition that had it is gone."""
+
+    gpu_uuid: str
+    gi_id: int
+    boot_id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRecord:
-    """One claim. `pod_claim_name` is the pod's name for it, None where unknown (a claim without template)."""
+    """One claim. `pod_claim_name` is the pod's name for it, None where unknown (a claim without template).
+
+    `grants` are of partitions that the claim was given and lost; they end with the claim or a boot. A record without
+    devices is what is left of a claim for their sake.
+    """
 
     claim: ClaimRef
     state: ClaimState
     devices: tuple[RecordedDevice, ...]
     pod_claim_name: str | None = None
+    grants: tuple[Grant, ...] = ()
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:

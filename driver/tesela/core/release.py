@@ -7,11 +7,11 @@ exactly that slot, which was seen empty under the lock when the record was writt
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tesela.core.model import LivePartition
-from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice, RecordedPartition
+from tesela.core.record import ClaimRecord, ClaimState, Grant, RecordedDevice, RecordedPartition
 from tesela.core.roster import KnownGpu
 
 
@@ -44,18 +44,36 @@ def is_stale(device: RecordedDevice, known: KnownGpu | None, boot_id: str) -> bo
     return known is None or device.boot_id != boot_id or device.generation != known.generation
 
 
-def holds_grant(record: ClaimRecord, boot_id: str) -> bool:
-    """Whether a container of the claim may run that was granted a GPU-instance id (invariant 9).
+def render_lost(record: ClaimRecord) -> ClaimRecord:
+    """A prepared claim whose partitions are gone: half done from here on, and its instance ids are still granted.
 
-    For a claim whose partitions went with a reset: its containers need not have noticed, and only the kubelet knows
-    when they end. A boot ends them all.
+    Its containers need not have noticed, and only the kubelet knows when they end (invariant 9).
     """
-    return any(
-        partition.gi_id is not None
+    lost = {
+        Grant(gpu_uuid=device.gpu_uuid, gi_id=partition.gi_id, boot_id=device.boot_id)
         for device in record.devices
-        if device.boot_id == boot_id
         for partition in device.partitions
-    )
+        if partition.gi_id is not None
+    }
+    return replace(record, state=ClaimState.PREPARING, grants=tuple(sorted(lost | set(record.grants))))
+
+
+def render_remnant(record: ClaimRecord, boot_id: str) -> ClaimRecord | None:
+    """What is left of a claim when its devices are given back and its containers may run; None where they cannot."""
+    grants = tuple(grant for grant in record.grants if grant.boot_id == boot_id)
+    return replace(record, state=ClaimState.PREPARING, devices=(), grants=grants) if grants else None
+
+
+def find_grant(records: Iterable[ClaimRecord], gpu_uuid: str, gi_id: int, boot_id: str) -> ClaimRecord | None:
+    """The claim whose containers may open this GPU-instance id (invariant 9). A boot ends all grants."""
+    wanted = Grant(gpu_uuid=gpu_uuid, gi_id=gi_id, boot_id=boot_id)
+    for record in records:
+        if wanted in record.grants:
+            return record
+        for device in record.devices_on(gpu_uuid):
+            if device.boot_id == boot_id and any(partition.gi_id == gi_id for partition in device.partitions):
+                return record
+    return None
 
 
 def plan_release(

@@ -86,16 +86,31 @@ class Monitor:
             self._last_problem = ""
 
     def look_at_machine(self) -> None:
-        """Look at NVML and the host; recover the claims of every GPU that lost its partitions."""
-        raised = self._node.lookout.refresh()
-        if raised:
-            records = self._node.records.list().records
-            self._recovery.recover(record for record in records if set(raised) & set(record.gpu_uuids))
+        """Look at NVML and the host; recover the claims that lost partitions."""
+        before = self._node.records.list().records  # what was prepared before the look has to be seen by it
+        raised = set(self._node.lookout.refresh())
+        touched = [
+            record for record in before if raised.intersection(record.gpu_uuids) or self._has_lost_partitions(record)
+        ]
+        if touched:
+            self._recovery.recover(touched)
         # Compared with this thread's last look: the roster on disk may be another process's work.
         found = (self._node.lookout.roster, self._node.lookout.inventory.partitions)
         if found != self._found:
             self._found = found
             self._on_change("the machine changed")
+
+    def _has_lost_partitions(self, record: ClaimRecord) -> bool:
+        """Whether a GPU that answered the last look lacks one; `recover_claim` asks again with nobody at work on it."""
+        inventory = self._node.lookout.inventory
+        answered = {gpu.uuid for gpu in inventory.gpus}
+        live = {one.mig_uuid for one in inventory.partitions}
+        return record.state is ClaimState.PREPARED and any(
+            partition.mig_uuid not in live
+            for device in record.devices
+            if device.gpu_uuid in answered
+            for partition in device.partitions
+        )
 
     def restore_files(self) -> None:
         """Write again what vanished of the files of prepared claims."""

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tesela.core.errors import NvmlError, TryAgain
 from tesela.core.model import GpuInstance, LivePartition
+from tesela.core.record import ClaimRecord
 from tesela.core.roster import KnownGpu
 from tesela.core.shape import Policy
 from tesela.edge.host.host import Host
@@ -56,6 +58,24 @@ class Node:
     def list_instances(self, known: KnownGpu) -> tuple[GpuInstance, ...]:
         """The GPU's instances; empty on a GPU without MIG."""
         return self.partitions.list_instances(known.gpu.uuid, known.gpu.profiles)
+
+    def lives(self, record: ClaimRecord) -> bool:
+        """Whether every partition of a record lives under its UUID. TryAgain where a GPU does not answer."""
+        for device in record.devices:
+            if not device.partitions:
+                continue
+            known = self.lookout.roster.find(device.gpu_uuid)
+            try:
+                live = {one.mig_uuid for one in self.list_live(known)} if known is not None else set()
+            except NvmlError as error:
+                claim = record.claim
+                raise TryAgain(
+                    f"claim {claim.namespace}/{claim.name}: device {device.device}: its GPU does not answer: {error}; "
+                    "the kubelet tries again by itself"
+                ) from error
+            if any(partition.mig_uuid not in live for partition in device.partitions):
+                return False
+        return True
 
     def list_live(self, known: KnownGpu) -> tuple[LivePartition, ...]:
         """The GPU's instances with their MIG devices."""

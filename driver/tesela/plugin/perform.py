@@ -16,10 +16,11 @@ from tesela.core.model import ClaimRef, GpuInstance, LivePartition, PreparedDevi
 from tesela.core.prepare import MakePartition, PlannedDevice, PreparePlan
 from tesela.core.preparing import render_preparing
 from tesela.core.record import ClaimRecord, ClaimState, PartitionState, RecordedDevice
+from tesela.core.release import find_grant
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.mig_mode import switch_mig_mode
 from tesela.plugin.node import Node
-from tesela.plugin.release import has_effects, release_device
+from tesela.plugin.release import has_effects, release_device, settle
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def _create(
             f"{action.profile.name} at {action.placement.start} on GPU {uuid}: {error}; compare with `nvidia-smi mig "
             "-lgi`, the kubelet tries again by itself"
         ) from error
-    holder = _find_grant(others, uuid, live.gi_id, node.host.get_boot_id())
+    holder = find_grant(others, uuid, live.gi_id, node.host.get_boot_id())
     if holder is not None:
         # Capability minors are a function of GPU, GI and CI ids: that claim's container could open this partition.
         node.partitions.destroy(
@@ -93,15 +94,6 @@ def _create(
             "destroyed again; delete that claim's pod"
         )
     return live
-
-
-def _find_grant(others: Iterable[ClaimRecord], gpu_uuid: str, gi_id: int, boot_id: str) -> ClaimRecord | None:
-    """The claim whose container may hold the device node of this GPU-instance id (invariant 9). A boot ends grants."""
-    for record in others:
-        for device in record.devices_on(gpu_uuid):
-            if device.boot_id == boot_id and any(partition.gi_id == gi_id for partition in device.partitions):
-                return record
-    return None
 
 
 def _with_live(device: RecordedDevice, live: LivePartition) -> RecordedDevice:
@@ -131,7 +123,6 @@ def _roll_back(node: Node, record: ClaimRecord, deadline: Deadline, *, written: 
         if written and has_effects(record):
             for device in record.devices:
                 release_device(node, record, device, deadline)
-        node.workload.remove(record.claim.uid)
-        node.records.remove(record.claim.uid)
+        settle(node, record)
     except TeselaError as error:
         log.warning("claim %s: the failed attempt is not undone yet, the next call does it: %s", record.claim, error)

@@ -17,8 +17,8 @@ from tesela.core.config import DeviceConfig, resolve_config
 from tesela.core.errors import ApiNotFound, ClaimRefused, NvmlError, TryAgain
 from tesela.core.model import ClaimRef, PreparedDevice
 from tesela.core.prepare import GpuView, Wanted, plan_prepare, plan_wanted
-from tesela.core.record import ClaimRecord, ClaimState
-from tesela.core.release import is_stale
+from tesela.core.record import ClaimRecord, ClaimState, Grant
+from tesela.core.release import is_stale, render_lost
 from tesela.core.shape import PartitionSource, plan_shape
 from tesela.edge.documents.claim import decode_claim
 from tesela.edge.documents.config import decode_configs
@@ -29,7 +29,7 @@ from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.perform import perform
 from tesela.plugin.rebuild import read_or_rebuild
-from tesela.plugin.release import release_device
+from tesela.plugin.release import release_device, settle
 
 log = logging.getLogger(__name__)
 
@@ -110,20 +110,21 @@ def _prepare_locked(
     with node.hold_gpus(gpu_uuids, deadline):
         record = node.records.read(ref.uid)
         if record is not None and _may_answer(node, record):
-            if _lives(node, record):
+            if node.lives(record):
                 return node.workload.write(record)
             log.warning("claim %s: a partition of it is gone; it is made again", ref)
-            record = replace(record, state=ClaimState.PREPARING)
+            record = render_lost(record)
             node.records.write(record)
         if request is None:
             return None
-        if record is not None:
-            _undo(node, record, deadline)
+        grants = _undo(node, record, deadline) if record is not None else ()
         deadline.check(f"claim {ref}")
-        return _prepare_anew(node, request, deadline)
+        return _prepare_anew(node, request, grants, deadline)
 
 
-def _prepare_anew(node: Node, request: _Request, deadline: Deadline) -> tuple[PreparedDevice, ...] | None:
+def _prepare_anew(
+    node: Node, request: _Request, grants: tuple[Grant, ...], deadline: Deadline
+) -> tuple[PreparedDevice, ...] | None:
     ref = request.claim.ref
     try:
         views = {uuid: _look(node, uuid, request.wanted) for uuid in {one.gpu_uuid for one in request.wanted}}
@@ -134,7 +135,7 @@ def _prepare_anew(node: Node, request: _Request, deadline: Deadline) -> tuple[Pr
     listing = node.records.list()
     damaged = [one.uid for one in listing.unreadable]
     plan = plan_prepare(request.claim, request.wanted, request.configs, views, listing.records, damaged)
-    return perform(node, plan, listing.records, deadline)
+    return perform(node, replace(plan, grants=grants), listing.records, deadline)
 
 
 def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted]) -> GpuView:
@@ -160,24 +161,13 @@ def _get_mig_enabled(node: Node, gpu_uuid: str) -> bool:
     return node.nvml.get_mig_mode(gpu_uuid).current == codes.MIG_ENABLED
 
 
-def _lives(node: Node, record: ClaimRecord) -> bool:
-    """Whether every recorded partition still lives under its UUID."""
-    for device in record.devices:
-        known = node.lookout.roster.find(device.gpu_uuid)
-        if not device.partitions:
-            continue
-        live = {one.mig_uuid for one in node.list_live(known)} if known is not None else set()
-        if any(partition.mig_uuid not in live for partition in device.partitions):
-            return False
-    return True
-
-
-def _undo(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
-    """Undo a half-done or stale record of the claim itself; all its GPUs are locked."""
+def _undo(node: Node, record: ClaimRecord, deadline: Deadline) -> tuple[Grant, ...]:
+    """Undo a half-done or lost record of the claim itself, all its GPUs locked. Returns what stays granted to it."""
+    if record.state is ClaimState.PREPARED:
+        record = render_lost(record)  # to a boot or a reset
     for device in record.devices:
         release_device(node, record, device, deadline)
-    node.workload.remove(record.claim.uid)
-    node.records.remove(record.claim.uid)
+    return settle(node, record)
 
 
 def _wait_for_fabric(node: Node, request: _Request, deadline: Deadline) -> None:

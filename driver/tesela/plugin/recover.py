@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from tesela.core.errors import TeselaError
 from tesela.core.record import ClaimRecord, ClaimState
-from tesela.core.release import holds_grant, is_stale
+from tesela.core.release import is_stale, render_lost
 from tesela.edge.store.records import UnreadableRecord
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.rebuild import rebuild_from_files, set_aside_and_write
-from tesela.plugin.release import mark_unpreparing, release_device
+from tesela.plugin.release import release_device, settle
 
 log = logging.getLogger(__name__)
 
@@ -97,22 +97,21 @@ def _recover_locked(node: Node, record: ClaimRecord, deadline: Deadline) -> None
     boot_id, roster = node.host.get_boot_id(), node.lookout.roster
     stale = [d for d in record.devices if is_stale(d, roster.find(d.gpu_uuid), boot_id)]
     if record.state is not ClaimState.PREPARED:
-        if record.state is ClaimState.PREPARING and any(d.partitions for d in stale) and holds_grant(record, boot_id):
-            return  # lost to a reset, see below
+        lost = any(d.partitions for d in stale) and any(grant.boot_id == boot_id for grant in record.grants)
+        if lost and record.state is ClaimState.PREPARING:
+            return  # until the kubelet ends it, see below
         log.warning("claim %s was left %s; undoing it", record.claim, record.state)
-        record = mark_unpreparing(node, record)
         for device in record.devices:
             release_device(node, record, device, deadline)
-        node.workload.remove(record.claim.uid)
-        node.records.remove(record.claim.uid)
+        settle(node, record)
         return
-    if any(device.partitions for device in stale):
-        # Its partitions went with a boot or a reset. Half done from here on: the kubelet's next prepare makes them
-        # anew, its unprepare finds nothing to destroy. Until then, or a boot, the record stands for the instance ids
-        # that running containers may still open.
-        log.warning("claim %s lost its partitions to a boot or a reset of the GPU", record.claim)
+    if any(device.partitions for device in stale) or not node.lives(record):
+        # Its partitions went with a boot, a reset, or by somebody's hand. Half done from here on: the kubelet's next
+        # prepare makes them anew, its unprepare finds nothing to destroy. Until then, or a boot, the record stands for
+        # the instance ids that running containers may still open.
+        log.warning("claim %s lost its partitions to a boot, a reset of the GPU or somebody's hand", record.claim)
         node.workload.remove(record.claim.uid)
-        node.records.write(replace(record, state=ClaimState.PREPARING))
+        node.records.write(render_lost(record))
         return
     if stale:
         record = _renew(node, record, boot_id)

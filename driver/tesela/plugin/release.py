@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from tesela.core.errors import NvmlError, TryAgain
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition
-from tesela.core.record import ClaimRecord, ClaimState, PartitionState, RecordedDevice
-from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_release
+from tesela.core.record import ClaimRecord, ClaimState, Grant, PartitionState, RecordedDevice
+from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_release, render_remnant
 from tesela.core.roster import KnownGpu
 from tesela.edge.nvml import codes
 from tesela.plugin.deadline import Deadline
@@ -54,6 +54,21 @@ def has_effects(record: ClaimRecord) -> bool:
         device.time_slice is not None or any(partition.ours for partition in device.partitions)
         for device in record.devices
     )
+
+
+def settle(node: Node, record: ClaimRecord) -> tuple[Grant, ...]:
+    """Remove files and record of a claim whose devices were given back, but for what its containers may still open.
+
+    The caller holds the claim's lock. Returns the grants that stay.
+    """
+    node.workload.remove(record.claim.uid)
+    remnant = render_remnant(record, node.host.get_boot_id())
+    if remnant is None:
+        node.records.remove(record.claim.uid)
+        return ()
+    if remnant != record:
+        node.records.write(remnant)
+    return remnant.grants
 
 
 def release_device(node: Node, record: ClaimRecord, device: RecordedDevice, deadline: Deadline) -> None:
