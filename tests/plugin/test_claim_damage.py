@@ -105,6 +105,27 @@ def test_a_partition_of_a_damaged_record_is_not_called_somebody_elses(world, ref
     assert ("was not made by Tesela" in sentence, ref.uid in sentence) == (False, True)
 
 
+@pytest.mark.parametrize("device", ["gpu-1", "gpu-2"])
+def test_a_device_of_a_damaged_record_is_not_given_again(world, device):
+    """Nothing lives that would show a whole GPU as taken; the copy in the CDI file does."""
+    holder = world.claim("holder", device)
+    world.serve(holder)
+    damage(world, holder)
+
+    assert "still held by claim default/holder" in world.refuse(world.claim("late", device))
+
+
+def test_a_device_that_another_claim_holds_by_now_is_not_rebuilt(world):
+    """Nothing was left to tell that it was taken."""
+    first, second = (world.claim(name, "gpu-1") for name in ("first", "second"))
+    world.serve(first)
+    lose_files(world, first)
+    world.serve(second)
+    world.promised.pop(first.uid)
+
+    assert "still held by claim default/second" in world.refuse(first)
+
+
 def test_while_the_api_is_away_the_damaged_claim_waits(world, ref):
     lose_files(world, ref)
     world.start(kube=FlakyKube(world.kube, unavailable(1, "get")))

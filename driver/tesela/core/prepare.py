@@ -187,7 +187,7 @@ def plan_prepare(
             action = _plan_admin(claim.ref, one, view)
             devices.append(PlannedDevice(result=one.result, known=view.known, action=action, time_slice=None))
             continue
-        _check_not_held(claim.ref, one, others)
+        check_not_held(claim.ref, one, others.records)
         _check_beside_own(claim.ref, one, devices)
         if one.profile is None:
             action = _plan_whole(claim.ref, one, view, others, switches)
@@ -287,12 +287,13 @@ def _find_described(view: GpuView, one: Wanted) -> LivePartition | None:
     )
 
 
-def _check_not_held(ref: ClaimRef, one: Wanted, others: _Others) -> None:
+def check_not_held(ref: ClaimRef, one: Wanted, others: Iterable[ClaimRecord]) -> None:
     """A device another claim holds, or that excludes one it holds, is refused until that claim is unprepared."""
-    holder = find_holder(others.records, one.result.device, one.result.pool, besides=ref.uid)
+    others = tuple(others)
+    holder = find_holder(others, one.result.device, one.result.pool, besides=ref.uid)
     if holder is not None and one.result.share_id is None:
         _refuse_held(ref, one.result.device, one.result.device, holder)
-    for record in others.records:
+    for record in others:
         for device in record.devices_on(one.gpu_uuid):
             if device.admin_access or device.device == one.result.device:
                 continue

@@ -28,7 +28,7 @@ from tesela.edge.store.locks import hold
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.perform import perform
-from tesela.plugin.rebuild import read_or_rebuild
+from tesela.plugin.rebuild import list_holders, read_or_rebuild
 from tesela.plugin.release import release_device, settle
 
 log = logging.getLogger(__name__)
@@ -132,10 +132,9 @@ def _prepare_anew(
         raise TryAgain(f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}") from error
     if any(node.lookout.is_emptied(view.known, view.instances) for view in views.values()):
         return None  # a reset that nobody noticed: what is made must be of the generation after it
-    listing = node.records.list()
-    damaged = [one.uid for one in listing.unreadable]
-    plan = plan_prepare(request.claim, request.wanted, request.configs, views, listing.records, damaged)
-    return perform(node, replace(plan, grants=grants), listing.records, deadline)
+    records, damaged = list_holders(node)
+    plan = plan_prepare(request.claim, request.wanted, request.configs, views, records, damaged)
+    return perform(node, replace(plan, grants=grants), records, deadline)
 
 
 def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted]) -> GpuView:

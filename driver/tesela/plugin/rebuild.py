@@ -7,12 +7,13 @@ of them serves, the claim's own calls fail with a sentence and everything else w
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tesela.core.config import DeviceConfig, resolve_config
 from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, StateError
 from tesela.core.model import ClaimRef, LivePartition
-from tesela.core.prepare import Wanted, plan_time_slice, plan_wanted
+from tesela.core.prepare import Wanted, check_not_held, plan_time_slice, plan_wanted
 from tesela.core.record import (
     ClaimRecord,
     ClaimState,
@@ -49,6 +50,14 @@ def read_or_rebuild(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecor
         return rebuilt
 
 
+def list_holders(node: Node) -> tuple[tuple[ClaimRecord, ...], tuple[str, ...]]:
+    """All records, damaged ones as their CDI files have them, and the UIDs of the claims of which nothing is known."""
+    listing = node.records.list()
+    copies = {one.uid: rebuild_from_files(node, one.uid) for one in listing.unreadable}
+    known = tuple(copy for copy in copies.values() if copy is not None)
+    return (*listing.records, *known), tuple(uid for uid, copy in copies.items() if copy is None)
+
+
 def rebuild_from_files(node: Node, claim_uid: str) -> ClaimRecord | None:
     """The record that the claim's CDI file carries, None without one. Written by nobody yet."""
     return node.workload.read_record(claim_uid)
@@ -68,7 +77,8 @@ def _replace(node: Node, record: ClaimRecord) -> None:
 def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecord | None:
     """What the allocation says, with the partitions that live in its slots and belong to no other record.
 
-    A slot where nothing lives leaves the record half done, so that nothing is ever handed out unmade.
+    A slot where nothing lives, and a device that another claim holds by now, leave the record half done, so that
+    nothing is ever handed out unmade or twice.
     """
     try:
         obj = node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
@@ -83,21 +93,32 @@ def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimR
     if not wanted:
         return None
     with node.hold_gpus({one.gpu_uuid for one in wanted}, deadline):
-        taken = _list_recorded_uuids(node)
+        others = tuple(record for record in list_holders(node)[0] if record.claim.uid != ref.uid)
+        taken = _list_recorded_uuids(others)
         devices = tuple(_rebuild_device(node, one, config, taken) for one, config in zip(wanted, resolved, strict=True))
     complete = all(p.mig_uuid is not None for device in devices for p in device.partitions)
     return ClaimRecord(
         claim=claim.ref,
-        state=ClaimState.PREPARED if complete else ClaimState.UNPREPARING,
+        state=ClaimState.PREPARED if complete and _is_free(claim.ref, wanted, others) else ClaimState.UNPREPARING,
         devices=devices,
         pod_claim_name=claim.pod_claim_name,
     )
 
 
-def _list_recorded_uuids(node: Node) -> frozenset[str]:
+def _is_free(ref: ClaimRef, wanted: Iterable[Wanted], others: tuple[ClaimRecord, ...]) -> bool:
+    try:
+        for one in wanted:
+            if not one.result.admin_access:
+                check_not_held(ref, one, others)
+    except ClaimRefused:
+        return False
+    return True
+
+
+def _list_recorded_uuids(records: Iterable[ClaimRecord]) -> frozenset[str]:
     return frozenset(
         partition.mig_uuid
-        for record in node.records.list().records
+        for record in records
         for device in record.devices
         for partition in device.partitions
         if partition.mig_uuid is not None and partition.ours
