@@ -69,9 +69,9 @@ class WorkloadFiles:
             return None
         return record if record is not None and record.claim.uid == claim_uid else None
 
-    def list_cdi_claims(self) -> tuple[str, ...]:
-        """UIDs of the claims that have a CDI file of ours."""
-        return self._cdi.list_ours()
+    def list_complete_claims(self) -> frozenset[str]:
+        """UIDs of the claims that have a CDI file of ours and the metadata that it mounts."""
+        return frozenset(self._cdi.list_ours()).intersection(self._metadata.list_claims())
 
     def list_claims(self) -> tuple[str, ...]:
         """UIDs of the claims that have any file of ours."""
