@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from node_world import make_world
@@ -124,22 +126,29 @@ def test_numbers_out_of_range_are_refused(capsys, arguments):
 
 
 @pytest.fixture
-def config(tmp_path):
-    world = make_world(tmp_path, "a100-40gb:mig")
+def short_path():
+    """The path of a Unix socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="tesela-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def config(short_path):
+    world = make_world(short_path, "a100-40gb:mig")
     world.kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}})
-    (tmp_path / "registry").mkdir()
-    host = tmp_path / "host"
+    (short_path / "registry").mkdir()
+    host = short_path / "host"
     return world, PluginConfig(
         node_name="node-1",
         pod_uid="pod-1",
         kubeconfig=None,
         nvml="simulated",
         policy=None,
-        plugins_dir=tmp_path / "p",
-        registry_dir=tmp_path / "registry",
-        cdi_dir=tmp_path / "cdi",
-        driver_root=tmp_path,
-        driver_root_mount=tmp_path,
+        plugins_dir=short_path / "other",
+        registry_dir=short_path / "registry",
+        cdi_dir=short_path / "cdi",
+        driver_root=short_path,
+        driver_root_mount=short_path,
         dev_root=host,
         dev_root_mount=host,
         proc_root=host / "proc",
