@@ -105,6 +105,15 @@ def test_a_partition_of_a_damaged_record_is_not_called_somebody_elses(world, ref
     assert ("was not made by Tesela" in sentence, ref.uid in sentence) == (False, True)
 
 
+def test_an_empty_record_of_a_claim_that_is_gone_is_what_a_power_cut_leaves(world, ref):
+    """Records between two answers are renamed into place without being synced."""
+    world.reboot()
+    world.record_path(ref).write_text("")
+    world.kube.delete(RESOURCE_CLAIMS, ref.name, ref.namespace)
+
+    assert (world.unprepare(ref), world.leftovers()) == (None, [])
+
+
 @pytest.mark.parametrize("device", ["gpu-1", "gpu-2"])
 def test_a_device_of_a_damaged_record_is_not_given_again(world, device):
     """Nothing lives that would show a whole GPU as taken; the copy in the CDI file does."""

@@ -41,6 +41,10 @@ def read_or_rebuild(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecor
         return node.records.read(ref.uid)
     except StateError as error:
         rebuilt = rebuild_from_files(node, ref.uid) or _rebuild_from_claim(node, ref, deadline)
+        if rebuilt is None and _was_cut_off(node, ref.uid):
+            log.warning("claim %s: its record is an empty file, as a power cut leaves it; nothing of it lives", ref)
+            node.records.remove(ref.uid)
+            return None
         if rebuilt is None:
             raise StateError(
                 f"claim {ref.namespace}/{ref.name}: {error}; neither its CDI file nor its allocation is left to rebuild"
@@ -48,6 +52,14 @@ def read_or_rebuild(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecor
             ) from error
         _replace(node, rebuilt)
         return rebuilt
+
+
+def _was_cut_off(node: Node, claim_uid: str) -> bool:
+    """Whether the power went before the record's bytes were on disk: it took every partition with it.
+
+    A process that dies leaves whole files, for they are renamed into place.
+    """
+    return node.records.path(claim_uid).stat().st_size == 0
 
 
 def list_holders(node: Node) -> tuple[tuple[ClaimRecord, ...], tuple[str, ...]]:
