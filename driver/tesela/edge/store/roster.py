@@ -44,8 +44,10 @@ class RosterStore:
         return roster
 
     def _look(self) -> tuple[int, ...]:
-        """What changes whenever the file does; empty where it cannot tell: every write makes a new inode, whose number
-        may be an old one's within one tick of the file clock."""
+        """What changes whenever the file does; empty where it cannot tell.
+
+        Every write makes a new inode, whose number may be an old one's within one tick of the file clock.
+        """
         try:
             facts = self._path.stat()
         except OSError:
