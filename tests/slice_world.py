@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tesela.core.geometry import find_partition
+from tesela.core.geometry import plan_partitions
 from tesela.core.model import ClaimRef
 from tesela.core.naming import PartitionName, parse_device_name
 from tesela.core.record import (
@@ -28,7 +28,8 @@ def holding(gpu, device, *, claim="claim-1", admin_access=False):
     name = parse_device_name(device)
     partitions = ()
     if isinstance(name, PartitionName):
-        partition = find_partition(gpu, name.profile_id, name.start)
+        wanted = (name.profile_id, name.start)
+        partition = next(one for one in plan_partitions(gpu) if (one.profile.profile_id, one.placement.start) == wanted)
         partitions = (
             RecordedPartition(
                 profile_id=partition.profile.profile_id,

@@ -7,7 +7,7 @@ import pytest
 from gpu_models import A100_40_PROFILES, PROFILES, a100, h100, t4
 from hypothesis import given
 from hypothesis import strategies as st
-from tesela.core.geometry import exclude, find_partition, list_survivors, overlap, plan_partitions
+from tesela.core.geometry import exclude, list_survivors, overlap, plan_partitions
 from tesela.core.model import Placement
 
 placements = st.builds(Placement, start=st.integers(0, 12), size=st.integers(1, 12))
@@ -93,14 +93,3 @@ def test_a_second_instance_of_a_single_instance_profile_is_excluded():
     one, other = (p for p in plan_partitions(h100()) if p.profile.name == "1g.10gb+me" and p.placement.start in {0, 6})
 
     assert exclude(one, other)
-
-
-def test_the_partition_of_a_device_name_is_found():
-    found = find_partition(a100(), 9, 4)
-
-    assert found is not None
-    assert (found.profile.name, found.placement) == ("3g.20gb", Placement(start=4, size=4))
-
-
-def test_a_start_that_the_profile_lacks_is_not_found():
-    assert find_partition(a100(), 9, 2) is None

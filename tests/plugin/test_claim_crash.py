@@ -242,7 +242,6 @@ NOT_OF_A_CLAIM = {
     | {"kube.get_server_version"},
     "for others than the node program": {
         "host.get_capability_major",
-        "host.is_module_loaded",
         "nvml.get_gpu_instance_by_id",
         "nvml.get_gpu_instance_remaining_capacity",
     },

@@ -22,7 +22,6 @@ VERBS: Final[dict[str, str]] = {
     "forget": "drop a GPU that is gone for good from this node's roster",
 }
 
-EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130

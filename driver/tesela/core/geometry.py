@@ -47,16 +47,6 @@ def plan_partitions(gpu: Gpu) -> tuple[Partition, ...]:
     return _plan_partitions(gpu.profiles)
 
 
-def find_partition(gpu: Gpu, profile_id: int, start: int) -> Partition | None:
-    """The partition of `gpu` with this profile id and start, as a device name gives them."""
-    for profile in gpu.profiles:
-        if profile.profile_id == profile_id:
-            for placement in profile.placements:
-                if placement.start == start:
-                    return Partition(profile=profile, placement=placement)
-    return None
-
-
 def find_profile(gpu: Gpu, profile_id: int) -> Profile | None:
     """The profile of `gpu` with this id."""
     return next((profile for profile in gpu.profiles if profile.profile_id == profile_id), None)

@@ -42,7 +42,6 @@ class Monitor:
         self._files_period_s = files_period_s
         self._machine_period_s = machine_period_s
         self._stop = threading.Event()
-        self._look = threading.Event()
         self._last_problem = ""
         self._found = (node.lookout.roster, node.lookout.inventory.partitions)
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
@@ -54,24 +53,15 @@ class Monitor:
     def stop(self, timeout_s: float) -> bool:
         """End, after the look under way; False where that took longer."""
         self._stop.set()
-        self._look.set()
         if self._thread.ident is not None:  # a start that failed earlier stops everything too
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def look_soon(self) -> None:
-        """Look at the machine without waiting for the timer."""
-        self._look.set()
-
     def _run(self) -> None:
         next_machine_s = time.monotonic() + self._machine_period_s
-        while not self._stop.is_set():
-            asked = self._look.wait(self._files_period_s)
-            if self._stop.is_set():
-                return
-            self._look.clear()
+        while not self._stop.wait(self._files_period_s):
             self._attempt(self.restore_files)
-            if asked or time.monotonic() >= next_machine_s:
+            if time.monotonic() >= next_machine_s:
                 self._attempt(self.look_at_machine)
                 next_machine_s = time.monotonic() + self._machine_period_s
 

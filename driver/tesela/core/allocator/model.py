@@ -46,11 +46,6 @@ class RequestPolicy:
     range_max: Quantity | None = None
     range_step: Quantity | None = None
 
-    @property
-    def has_range(self) -> bool:
-        """Whether validRange is set: its min is required."""
-        return self.range_min is not None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
@@ -197,7 +192,6 @@ class Request:
 
     name: str
     demands: tuple[Demand, ...]
-    is_prioritized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

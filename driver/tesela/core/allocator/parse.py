@@ -233,7 +233,7 @@ def _parse_request(document: Json) -> Request:
     exactly, alternatives = document.get("exactly"), document.get("firstAvailable") or ()
     if alternatives:
         demands = tuple(_parse_demand(entry, entry["name"], name) for entry in alternatives)
-        return Request(name=name, demands=demands, is_prioritized=True)
+        return Request(name=name, demands=demands)
     return Request(name=name, demands=(_parse_demand(exactly, name, ""),) if exactly is not None else ())
 
 

@@ -80,8 +80,3 @@ class ClaimCache:
         """Pods that use a claim."""
         with self._lock:
             return frozenset(uid for entry in self._claims.values() for uid in entry.pods)
-
-    def refs(self) -> tuple[ClaimRef, ...]:
-        """The claims known, for tests."""
-        with self._lock:
-            return tuple(entry.ref for entry in self._claims.values())

@@ -43,7 +43,6 @@ class Plugins:
         self._lock = Lock()
         self._changing = Lock()
         self._registered: dict[Socket, Registered] = {}
-        self.last_problem: str | None = None
 
     def sync(self) -> tuple[frozenset[str], frozenset[str]]:
         """Drops vanished sockets, then registers new ones; (drivers that came, drivers whose last instance went)."""
@@ -88,7 +87,6 @@ class Plugins:
             info = client.register()
         except TryAgain as error:
             client.close()
-            self.last_problem = str(error)
             _log.debug("registration: %s", error)
             return
         with self._lock:

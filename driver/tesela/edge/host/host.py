@@ -59,10 +59,6 @@ class Host:
         except OSError as error:
             raise StateError(f"cannot look at {self._sys}/module/nvidia: {error.strerror}: check --sys-root") from error
 
-    def is_module_loaded(self) -> bool:
-        """Whether the nvidia kernel module is loaded."""
-        return bool(self.get_module_token())
-
     def get_pcie_root(self, bus_id: str) -> str | None:
         """The PCIe root complex of a device, as in `pci0000:64`; None where sysfs does not show one."""
         folder = self._find_pci_device(bus_id)
