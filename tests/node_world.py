@@ -165,6 +165,7 @@ class World:
             gate=RecoveryGate(),
             in_use_retry_s=0.0,
             fabric_wait_s=0.0,
+            api_retry_s=0.0,
         )
 
     def look(self) -> None:

@@ -271,6 +271,13 @@ def test_an_api_that_is_away_refuses_for_now(world):
     assert world.serve(ref).state is ClaimState.PREPARED
 
 
+def test_a_hiccup_of_the_api_is_waited_out_within_the_call(world):
+    ref = world.claim("a", "gpu-1")
+    world.start(kube=FlakyKube(world.kube, unavailable(2, "get")), api_retry_s=5.0)
+
+    assert world.serve(ref).state is ClaimState.PREPARED
+
+
 def test_the_sentence_names_the_claim_even_where_its_name_is_a_letter(world):
     ref = world.claim("a", "gpu-1")
     world.start(kube=FlakyKube(world.kube, unavailable(1, "get")))

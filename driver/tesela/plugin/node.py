@@ -29,7 +29,8 @@ class Node:
     """Everything a claim's life on this node touches.
 
     `pool` is the name of this node's pool (its node name). `in_use_retry_s` bounds how long an unprepare insists on a
-    partition that is in use; `fabric_wait_s` how long a whole GPU waits for its NVSwitch fabric.
+    partition that is in use; `fabric_wait_s` how long a whole GPU waits for its NVSwitch fabric; `api_retry_s` how long
+    a prepare asks an API server that does not answer (the kubelet itself asks again only a minute later).
     """
 
     pool: str
@@ -46,6 +47,7 @@ class Node:
     gate: RecoveryGate
     in_use_retry_s: float = 5.0
     fabric_wait_s: float = 20.0
+    api_retry_s: float = 5.0
 
     @contextlib.contextmanager
     def hold_gpus(self, gpu_uuids: Iterable[str], deadline: Deadline) -> Iterator[None]:

@@ -8,6 +8,7 @@ record; the answer. A crash anywhere leaves a record that `recover` or the next 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from tesela.core.shape import PartitionSource, plan_shape
 from tesela.edge.documents.claim import decode_claim
 from tesela.edge.documents.config import decode_configs
 from tesela.edge.kube.port import RESOURCE_CLAIMS
+from tesela.edge.kube.retry import with_retries
 from tesela.edge.nvml import codes
 from tesela.edge.store.locks import hold
 from tesela.plugin.deadline import Deadline
@@ -61,7 +63,7 @@ def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[P
     node.lookout.catch_up()
     for _ in range(_ROUNDS):
         record = read_or_rebuild(node, ref, deadline)
-        request = None if record is not None and _may_answer(node, record) else _get_request(node, ref)
+        request = None if record is not None and _may_answer(node, record) else _get_request(node, ref, deadline)
         if request is not None:
             _wait_for_fabric(node, request, deadline)
         answer = _prepare_locked(node, ref, record, request, deadline)
@@ -82,10 +84,14 @@ def _may_answer(node: Node, record: ClaimRecord) -> bool:
     )
 
 
-def _get_request(node: Node, ref: ClaimRef) -> _Request:
+def _get_request(node: Node, ref: ClaimRef, deadline: Deadline) -> _Request:
     """Read the claim from the API; its UID must be the kubelet's. Every config addressed to us must decode."""
     try:
-        obj = node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+        obj = with_retries(
+            lambda: node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace),
+            threading.Event(),  # nothing ends these waits early: a stop waits longer than `api_retry_s` for its calls
+            min(node.api_retry_s, deadline.left_s),
+        )
     except ApiNotFound as error:
         raise ClaimRefused(f"claim {ref.namespace}/{ref.name} is not in the API any more; delete its pod") from error
     uid = obj.get("metadata", {}).get("uid")
