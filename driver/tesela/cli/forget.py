@@ -24,8 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the GPU to forget and where the driver keeps its state."""
     parser.epilog = (
         "A GPU that was seen once stays published, tainted gpu.nvidia.com/gone, until it is forgotten. A GPU that is\n"
-        "present, or that a claim holds, is refused.\n\nexample:\n"
-        "  kubectl exec -n tesela ds/tesela -- tesela forget gpu-3"
+        "present, or that a claim holds, is refused. Run it where the driver runs: in its pod on that node, or on the\n"
+        "node as the driver's user.\n\nexamples:\n"
+        "  kubectl exec -n NAMESPACE POD -- tesela forget gpu-3\n"
+        "  tesela forget GPU-5b1d6f0e-0000-4000-8000-000000000003"
     )
     parser.add_argument("gpu", metavar="GPU", help="its UUID, or gpu-N as in its device names")
     parser.add_argument(

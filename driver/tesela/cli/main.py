@@ -10,7 +10,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from tesela import __version__
 from tesela.core.errors import TeselaError
@@ -38,6 +38,13 @@ example:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is one line that says where to look, not the whole usage; parsers of verbs are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; wrong usage raises SystemExit(2), as argparse does."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -56,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tesela",
         description="A DRA driver for NVIDIA GPUs and MIG partitions.",
         epilog=_EPILOG,

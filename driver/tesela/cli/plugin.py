@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tesela.core.dns import is_dns_subdomain
 from tesela.core.errors import StartError
 from tesela.plugin.config import PluginConfig
 
+_LONGEST_S: Final = 7 * 86400.0
 _EPILOG: Final = """\
 exit codes:
   0    stopped by SIGTERM or SIGINT; the published slices stay
@@ -67,8 +69,17 @@ def _add_paths(paths: argparse._ArgumentGroup) -> None:
         "--registry-dir", type=Path, default=Path("/var/lib/kubelet/plugins_registry"), help="%(default)s"
     )
     paths.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="%(default)s")
-    paths.add_argument("--driver-root", type=Path, default=Path("/"), help="root of the GPU driver on the host (/)")
-    paths.add_argument("--driver-root-mount", type=Path, help="where this process sees it (default: --driver-root)")
+    paths.add_argument(
+        "--driver-root",
+        type=Path,
+        default=Path("/"),
+        help="root of the GPU driver on the host (/); today only the default of --driver-root-mount",
+    )
+    paths.add_argument(
+        "--driver-root-mount",
+        type=Path,
+        help="where this process sees it: nvidia-smi is sought there, for time slicing (default: --driver-root)",
+    )
     paths.add_argument("--dev-root", type=Path, default=Path("/"), help="folder on the host that holds dev/ (/)")
     paths.add_argument("--dev-root-mount", type=Path, help="where this process sees it (default: --dev-root)")
     paths.add_argument("--proc-root", type=Path, default=Path("/proc"), help="the host's /proc (%(default)s)")
@@ -87,8 +98,15 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
     """The settings. StartError: something that cannot work is missing or out of range."""
     if not args.node_name:
         raise StartError("the node's name is missing: pass --node-name, or set NODE_NAME from spec.nodeName")
-    if args.driver_wait < 0 or args.nvml_timeout <= 0:
-        raise StartError("--driver-wait must not be negative, and --nvml-timeout must be more than 0")
+    if not is_dns_subdomain(args.node_name):
+        raise StartError(f"--node-name {args.node_name!r} is no node's name: take it from `kubectl get nodes`")
+    if not 0 <= args.driver_wait <= _LONGEST_S:
+        raise StartError(f"--driver-wait is {args.driver_wait:g}: give seconds from 0 to {_LONGEST_S:.0f}")
+    if not 0 < args.nvml_timeout <= _LONGEST_S:
+        raise StartError(f"--nvml-timeout is {args.nvml_timeout:g}: give seconds, above 0, at most {_LONGEST_S:.0f}")
+    for flag, folder in (("--proc-root", args.proc_root), ("--sys-root", args.sys_root)):
+        if not folder.is_dir():
+            raise StartError(f"{flag} {folder} is no folder here: mount the host's there, or point the flag at it")
     return PluginConfig(
         node_name=args.node_name,
         pod_uid=args.pod_uid or None,

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 
+from tesela.core.dns import is_dns_subdomain
 from tesela.core.errors import StartError
 
 MAX_PATH_BYTES = 107
 """sun_path of Linux's unix(7) has 108 bytes, one of them for the terminator."""
 
-_DRIVER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _POD_UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62}[A-Za-z0-9])?")
 _MAX_DRIVER_NAME = 63
 
@@ -38,7 +38,7 @@ def plan_sockets(driver_name: str, plugins_dir: PurePath, registry_dir: PurePath
     The same paths must hold where the kubelet runs: it takes the service path literally. Raises StartError for a name
     or folder that cannot work, and where no candidate fits into a socket address.
     """
-    if not _DRIVER_NAME.fullmatch(driver_name) or len(driver_name) > _MAX_DRIVER_NAME:
+    if not is_dns_subdomain(driver_name, _MAX_DRIVER_NAME):
         raise StartError(f"driver name {driver_name!r} is not a DNS subdomain of at most {_MAX_DRIVER_NAME} characters")
     if pod_uid is not None and not _POD_UID.fullmatch(pod_uid):
         raise StartError(

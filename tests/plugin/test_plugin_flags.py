@@ -1,0 +1,51 @@
+"""The command line of `tesela plugin`: what cannot work ends at once, in one line that says what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tesela.cli.main import main
+
+
+def run(capsys, *arguments):
+    """The exit code and the lines on stderr of a start that ends before it reads a kubeconfig."""
+    code = main(["plugin", "--kubeconfig", "/nonexistent", "--node-name", "node-1", *arguments])
+    return code, capsys.readouterr().err.splitlines()
+
+
+USAGE = [["plugin", "--driver-wait", "x"], ["plugin", "--nonsense"], ["forget"], ["sim", "fail"], ["sing"]]
+
+
+@pytest.mark.parametrize("arguments", USAGE, ids=" ".join)
+def test_wrong_usage_is_one_line(capsys, arguments):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+    assert re.fullmatch(r"tesela[a-z ]*: .+; see tesela[a-z ]* --help\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e9"])
+@pytest.mark.parametrize("flag", ["--driver-wait", "--nvml-timeout"])
+def test_a_wait_that_is_no_number_of_seconds_is_refused(capsys, flag, seconds):
+    code, (line,) = run(capsys, flag, seconds)
+
+    assert (code, line.startswith(f"tesela plugin: {flag} is ")) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["n 1", "Node-1", "node_1", "-n", "n" * 254])
+def test_a_name_that_no_node_can_have_is_refused(capsys, name):
+    code, (line,) = run(capsys, f"--node-name={name}")
+
+    assert (code, line) == (
+        1,
+        f"tesela plugin: --node-name {name!r} is no node's name: take it from `kubectl get nodes`",
+    )
+
+
+@pytest.mark.parametrize("flag", ["--proc-root", "--sys-root"])
+def test_a_root_that_is_not_there_is_refused(capsys, flag, tmp_path: Path):
+    code, (line,) = run(capsys, flag, str(tmp_path / "none"))
+
+    assert (code, line.startswith(f"tesela plugin: {flag} {tmp_path}/none is no folder here")) == (1, True)
