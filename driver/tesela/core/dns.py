@@ -1,6 +1,6 @@
 """Names as Kubernetes has them: RFC 1123 labels and subdomains.
 
-Rules: k8s.io/apimachinery pkg/util/validation. Nothing else is checked here; who asks says what is wrong in its own words.
+Rules: k8s.io/apimachinery pkg/util/validation. Who asks says what is wrong in words of its own.
 """
 
 from __future__ import annotations
