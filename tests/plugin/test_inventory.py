@@ -93,3 +93,18 @@ def test_another_driver_version_is_asked_for_its_profiles_anew(counting):
     look(counting, replace(first, driver_version="1.0"))
 
     assert counting.asked == codes.GPU_INSTANCE_PROFILE_COUNT
+
+
+class Unaddressed(SimulatedNvml):
+    """NVML that gives the first GPU no PCI address."""
+
+    def get_pci_info(self, gpu_uuid):
+        info = super().get_pci_info(gpu_uuid)
+        return replace(info, bus_id="") if gpu_uuid == self.get_uuid(0) else info
+
+
+def test_a_gpu_without_a_pci_address_is_there_without_its_topology():
+    nvml = Unaddressed(build_machine("a100-40gb*2"))
+    nvml.init()
+
+    assert [bool(gpu.pci_bus_id) for gpu in look(nvml).gpus] == [False, True]

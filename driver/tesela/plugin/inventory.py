@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Gpu, Inventory, LivePartition, Profile
+from tesela.core.slices.device import render_bus_id
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import GpuInstanceProfileInfo, Nvml
 from tesela.plugin.partition import Partitions
@@ -143,9 +144,11 @@ def _read_gpu(
 
 
 def normalize_bus_id(bus_id: str) -> str:
-    """`00000000:65:00.0` as NVML prints it becomes `0000:65:00.0`, the form of resource.kubernetes.io/pciBusID."""
-    domain, _, rest = bus_id.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
+    """`00000000:65:00.0` as NVML prints it becomes `0000:65:00.0`, the form of resource.kubernetes.io/pciBusID.
+
+    Empty where NVML gives no PCI address: the topology of that GPU is unknown then, and nothing else.
+    """
+    return render_bus_id(bus_id) or ""
 
 
 def _is_vgpu_guest(nvml: Nvml, uuid: str) -> bool:

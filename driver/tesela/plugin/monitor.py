@@ -72,6 +72,11 @@ class Monitor:
             if str(error) != self._last_problem:
                 log.warning("a look at the node failed and is repeated: %s", error)
             self._last_problem = str(error)
+        except Exception as error:
+            # A fault of ours. Ending here would end every look and every repair of a file, without a word.
+            if repr(error) != self._last_problem:
+                log.exception("a look at the node failed in an unforeseen way and is repeated")
+            self._last_problem = repr(error)
         else:
             self._last_problem = ""
 

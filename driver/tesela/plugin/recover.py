@@ -89,6 +89,10 @@ def recover_claim(node: Node, claim_uid: str) -> bool:
     except TeselaError as error:
         log.warning("claim %s is not recovered yet: %s", claim_uid, error)
         return False
+    except Exception:
+        # A fault of ours, met with one claim: the next ones of its GPU are recovered all the same.
+        log.exception("claim %s is not recovered yet, which is a fault of the driver", claim_uid)
+        return False
     finally:
         lock.release()
 
