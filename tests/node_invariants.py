@@ -125,12 +125,11 @@ def _check_promises(world, records) -> None:
 
 
 def _check_grants(world, records) -> None:
-    """9: a GPU-instance id is granted to one claim at a time, for as long as its containers may run."""
+    """9: no prepared claim has an id that containers of another one may open, unless as the same partition (admin)."""
     for record, device, partition in _partitions(records):
-        if record.claim.uid not in world.promised or device.admin_access or partition.gi_id is None:
-            continue
-        if record.state is not ClaimState.PREPARED:
+        if record.state is not ClaimState.PREPARED or partition.gi_id is None or not _is_current(world, device):
             continue
         key = (device.gpu_uuid, partition.gi_id)
-        holder = world.granted.setdefault(key, record.claim.uid)
-        assert holder == record.claim.uid, f"GPU instance id {key} is granted to {holder} and {record.claim}"
+        for uid, mig_uuid in world.granted.get(key, {}).items():
+            same = uid == record.claim.uid or mig_uuid == partition.mig_uuid
+            assert same, f"GPU instance id {key} of {record.claim} is still granted to {uid}"

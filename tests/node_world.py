@@ -65,9 +65,10 @@ class Ports:
 class World:
     """One node and everybody around it.
 
-    `foreign` holds the GPU instances of others, by GPU UUID and id. `promised` is what the kubelet was told, `granted`
-    the GPU-instance ids that its containers may open. `lost_gpus` lost their partitions, `unnoticed` since the last
-    look.
+    `foreign` holds the GPU instances of others, by GPU UUID and id. `promised` is what the kubelet was told. `granted`
+    are the GPU-instance ids that containers may open, by GPU UUID and id: claim UID to the MIG UUID it was for; a grant
+    ends with its claim or a boot, whatever becomes of the promise. `lost_gpus` lost their partitions, `unnoticed` since
+    the last look.
     """
 
     root: Path
@@ -78,7 +79,7 @@ class World:
     node: Node = field(init=False)
     foreign: set[tuple[str, int]] = field(default_factory=set)
     promised: dict[str, tuple[PreparedDevice, ...]] = field(default_factory=dict)
-    granted: dict[tuple[str, int], str] = field(default_factory=dict)
+    granted: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)
     lost_gpus: set[str] = field(default_factory=set)
     unnoticed: set[str] = field(default_factory=set)
 
@@ -216,14 +217,27 @@ class World:
         answer = ClaimService(node).prepare([ref], DEADLINE_S)[ref.uid]
         if not isinstance(answer, Refusal):
             self.promised[ref.uid] = answer
+            self._start_containers(ref)
         return answer
+
+    def _start_containers(self, ref: ClaimRef) -> None:
+        record = self.record(ref)
+        assert record is not None, "answered before the record was written"
+        for device in record.devices:
+            for partition in device.partitions:
+                self.granted.setdefault((device.gpu_uuid, partition.gi_id), {})[ref.uid] = partition.mig_uuid
 
     def unprepare(self, ref: ClaimRef, node: Node | None = None) -> str | None:
         """The kubelet's call; its containers have ended before."""
         node = node or self.node
-        self.granted = {key: uid for key, uid in self.granted.items() if uid != ref.uid}
+        self.forget_containers(ref)
         self.promised.pop(ref.uid, None)
         return ClaimService(node).unprepare([ref], DEADLINE_S)[ref.uid]
+
+    def forget_containers(self, ref: ClaimRef) -> None:
+        """The claim's containers have ended, with all that they might have opened."""
+        for holders in self.granted.values():
+            holders.pop(ref.uid, None)
 
     def refuse(self, ref: ClaimRef, node: Node | None = None) -> str:
         """Prepare what must be refused; the sentence."""

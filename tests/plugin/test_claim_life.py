@@ -193,6 +193,8 @@ class NodeLife(RuleBasedStateMachine):
         path = self.world.record_path(ref)
         if path.exists() and not self.world.foreign:  # else a rebuild could not tell whose a partition is
             path.write_text("{")
+            if not self.world.cdi_path(ref).exists():  # nothing is left to tell which ids it had before a loss
+                self.world.forget_containers(ref)
 
     @invariant()
     def everything_holds(self):
