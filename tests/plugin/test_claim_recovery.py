@@ -76,6 +76,18 @@ def test_a_file_of_another_driver_stays(world):
     assert theirs.exists()
 
 
+@pytest.mark.parametrize("name", ["default_my.claim", "default_claim", "old"])
+def test_a_folder_of_another_driver_stays_and_stops_no_start(world, name):
+    """The helper of other drivers names the folders of its metadata files by namespace and name."""
+    theirs = world.state_dir / "dra-device-metadata" / name / "request" / "metadata.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("{}")
+
+    world.start()
+
+    assert theirs.exists()
+
+
 def test_files_of_a_claim_that_somebody_is_preparing_stay(world):
     CdiFiles(world.cdi_dir).write(NOBODY, {})
     with hold(world.node.locks.claim_lock(NOBODY), 0, "claim"):

@@ -8,6 +8,7 @@ its owner: two driver processes may overlap. Prepare waits for the recovery of i
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from tesela.plugin.release import release_device, settle
 log = logging.getLogger(__name__)
 
 _CLAIM_TIMEOUT_S = 60.0
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Recovery:
@@ -164,20 +166,35 @@ def rebuild(node: Node, damaged: UnreadableRecord) -> ClaimRecord | None:
 
 
 def remove_orphan_files(node: Node) -> None:
-    """CDI and metadata files of claims that have no record, readable or not, and that nobody is preparing."""
+    """CDI and metadata files of claims that have no record, readable or not, and that nobody is preparing.
+
+    Ours are named by claim UIDs, which are UUIDs. Others put files beside them (the folder of KEP-5304's metadata is
+    the name that every driver's helper gives it): what is named otherwise is not ours and stays.
+    """
     listing = node.records.list()
     known = {record.claim.uid for record in listing.records} | {damaged.uid for damaged in listing.unreadable}
-    for claim_uid in node.workload.list_claims():
-        if claim_uid in known:
-            continue
-        lock = node.locks.claim_lock(claim_uid)
+    orphans = [claim_uid for claim_uid in node.workload.list_claims() if claim_uid not in known]
+    if foreign := [name for name in orphans if not _is_claim_uid(name)]:
+        log.warning("left alone beside the files of claims, as no UID of a claim: %s", ", ".join(foreign))
+    for claim_uid in orphans:
+        if claim_uid not in foreign:
+            _remove_orphan(node, claim_uid)
+
+
+def _remove_orphan(node: Node, claim_uid: str) -> None:
+    lock = node.locks.claim_lock(claim_uid)
+    try:
         if not lock.acquire(0):
-            continue
-        try:
-            if not node.records.path(claim_uid).exists():
-                node.workload.remove(claim_uid)
-                log.warning("removed the files of claim %s, which has no record", claim_uid)
-        except TeselaError as error:
-            log.warning("files of claim %s stay: %s", claim_uid, error)
-        finally:
-            lock.release()
+            return
+        if not node.records.path(claim_uid).exists():
+            node.workload.remove(claim_uid)
+            log.warning("removed the files of claim %s, which has no record", claim_uid)
+    except TeselaError as error:
+        log.warning("files of claim %s stay: %s", claim_uid, error)
+    finally:
+        lock.release()
+
+
+def _is_claim_uid(name: str) -> bool:
+    """Whether the API may have given this UID: 8-4-4-4-12 hexadecimal digits."""
+    return _UUID.fullmatch(name) is not None
