@@ -221,6 +221,18 @@ def test_one_that_is_deleted_again_comes_back_later():
     assert outcomes == [Round.WRITTEN, Round.POSTPONED, Round.WRITTEN]
 
 
+def test_after_a_registration_they_come_back_at_once_however_often_it_happens():
+    bench = Bench()
+    bench.publisher.publish()
+    outcomes = []
+    for _ in range(3):
+        bench.delete_one()
+        bench.publisher.wake(REGISTERED)
+        outcomes.append(bench.publisher.publish())
+
+    assert outcomes == [Round.WRITTEN] * 3
+
+
 def test_repairs_slow_down_to_the_longest_wait_and_recover():
     pace = RepairPace(PublishTimes(first_repair_s=0.5, longest_wait_s=30))
     waits, now_s = [], 0.0

@@ -141,6 +141,8 @@ class Publisher:
         if REGISTERED in reasons:
             self._abilities = None
             self._writer.forget_abilities()
+            # The kubelet wipes the slices of drivers it does not hear of in time: no quarrel, however soon it recurs.
+            self._repairs.reset()
         if not self._held:
             self._held = self._lock.acquire(self._times.lock_wait_s)
         if not self._held:
@@ -298,6 +300,10 @@ class RepairPace:
         if self._last_s is None or self._level == 0:
             return 0.0
         return max(0.0, self._last_s + self._pause_s() - now_s)
+
+    def reset(self) -> None:
+        """The next repair comes at once."""
+        self._level, self._last_s = 0, None
 
     def note(self, now_s: float) -> None:
         """A repair is made now. Twice the longest pause without one ends a quarrel."""
