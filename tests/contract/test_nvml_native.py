@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pynvml
 import pytest
 from contract.nvml_library import SimulatedLibrary, loaded
 from tesela.core.errors import NvmlError, StartError
@@ -35,6 +36,11 @@ def stack():
 
     with ExitStack() as stack:
         yield stack
+
+
+def test_return_codes_are_those_of_the_binding():
+    theirs = {name.removeprefix("NVML_").removeprefix("ERROR_"): value for name, value in vars(pynvml).items()}
+    assert {name: theirs.get(name) for name in codes.RETURN_CODES} == codes.RETURN_CODES
 
 
 def code_of(call, *arguments) -> int:

@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from tesela.cli import sim
+from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
 from tesela.edge.backends import open_nvml
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang
 from tesela.edge.simulator.machine import build_machine
+from tesela.edge.simulator.remote import RemoteNvml
 from tesela.edge.simulator.server import SimulatorServer
 
 PROGRAM = """
@@ -112,6 +115,56 @@ def test_fail(server, code):
     assert server.machine.misbehaviours() == (
         Fault(function="nvmlGpuInstanceDestroy", code=codes.IN_USE, times=3, after=1),
     )
+
+
+@pytest.mark.parametrize("code", ["ARCHITECTURE_HOPPER", "MIG_ENABLED", "HIGHEST_RETURN_CODE"])
+def test_only_return_codes_have_names(server, capsys, code):
+    with pytest.raises(SystemExit):
+        run(server, "fail", "get_name", code)
+    assert "is no return code; known are SUCCESS, UNINITIALIZED, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["31"], "NVML has no return code 31"),
+        (["19", "--times", "0"], "times"),
+        (["19", "--times", "2", "--forever"], "times"),
+    ],
+)
+def test_a_fault_that_no_call_could_meet_is_refused(server, capsys, words, problem):
+    assert run(server, "fail", "get_name", *words) == sim.EXIT_REFUSED
+    assert problem in capsys.readouterr().err
+
+
+@pytest.fixture
+def stuck(server):
+    """A call that hangs and whose client has gone."""
+    server.machine.inject(Hang(function="create_gpu_instance"))
+    nvml = RemoteNvml(server.path, timeout_s=0.2)
+    nvml.init()
+    with pytest.raises(NvmlError):
+        nvml.create_gpu_instance(nvml.get_uuid(0), 19, Placement(start=0, size=1))
+    nvml.shutdown()
+
+
+def test_status_for_programs_tells_the_calls_under_way(server, stuck, capsys):
+    run(server, "status", "-o", "json")
+    calls = [(call["function"], call["phase"]) for call in json.loads(capsys.readouterr().out)["calls"]]
+    assert calls == [("nvmlDeviceCreateGpuInstanceWithPlacement", "hung")]
+
+
+def test_status_for_people_tells_the_calls_under_way(server, stuck, capsys):
+    run(server, "status")
+    assert "under way: nvmlDeviceCreateGpuInstanceWithPlacement on GPU-" in capsys.readouterr().out
+
+
+def test_a_call_whose_client_died_is_finished_as_a_kernel_would(server, stuck):
+    run(server, "release")
+    give_up = time.monotonic() + 10
+    while server.machine.list_calls() and time.monotonic() < give_up:
+        time.sleep(0.005)
+    assert len(server.machine.gpu("0").instances) == 1
 
 
 def test_hang_and_release(server):

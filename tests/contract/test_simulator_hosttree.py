@@ -112,7 +112,12 @@ def test_capabilities_appear_with_the_instances(tree, partition):
 @pytest.mark.parametrize(("path", "minor"), [("gi13", 120), ("gi13/ci0", 121)])
 def test_a_capability_tells_its_minor_and_mode(tree, partition, path, minor):
     text = read(tree, f"{CAPABILITIES}/gpu0/mig/{path}/access")
-    assert text == f"DeviceFileMinor: {minor}\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
+    assert text == f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+
+
+@pytest.mark.parametrize(("name", "mode"), [("config", 256), ("monitor", 292)])
+def test_only_root_may_change_partitions_and_everybody_may_watch(tree, name, mode):
+    assert f"DeviceFileMode: {mode}\n" in read(tree, f"{CAPABILITIES}/mig/{name}")
 
 
 def test_capability_device_files_appear_with_the_instances(tree, partition):

@@ -22,6 +22,7 @@ LOGS = Path(os.environ.get("TESELA_E2E_LOGS") or Path(tempfile.gettempdir()) / "
 TIMEOUT_S = 300  # of one test with its fixtures, where it sets none itself
 # Of whose log a failure shows the end, and which lines.
 _TELLING = {"driver": ".", "simulator": ".", "kubelet": r"^[EWF]\d{4}.*([dD]ynamic|DRA|[cC]laim)|DRA plugin"}
+_FAILED = pytest.StashKey[bool]()
 _binaries: list[Path] = []
 _numbers = itertools.count(1)
 
@@ -58,6 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """On a failure: logs and objects into a folder that outlives the cluster, the last lines into the report."""
     report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
     cluster = getattr(item, "funcargs", {}).get("cluster")
     if report.failed and cluster is not None:
         folder = LOGS / re.sub(r"[^\w.-]+", "_", item.nodeid)
@@ -108,8 +111,18 @@ def node(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 @pytest.fixture
-def work(node: Node, namespace: Namespace) -> Iterator[Namespace]:
-    """The test's namespace on the module's node; when its pods have ended, nothing of their claims may be left."""
+def work(node: Node, namespace: Namespace, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """The test's namespace on the module's node; when its pods have ended, nothing of their claims may be left.
+
+    After a failure the node begins anew, so that one broken scenario does not break the next ones.
+    """
     yield namespace
-    namespace.clear()
-    node.wait_clean()
+    if request.node.stash.get(_FAILED, False):
+        node.renew()
+        return
+    try:
+        namespace.clear()
+        node.wait_clean()
+    except BaseException:
+        node.renew()
+        raise

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
-from e2e.harness.driver import Driver, is_pool_complete, list_cdi_files, list_records, list_slices
+from e2e.harness.driver import Driver, is_pool_complete, list_cdi_files, list_slices
 from e2e.harness.identity import create_identity
 from e2e.harness.node import Node
 from e2e.harness.pods import SLEEP, Namespace, render_claim_spec, render_pod, render_request, render_template
 from e2e.harness.processes import wait_until
-from e2e.harness.simulator import Seen
 from tesela.edge.kube.port import Json
 
 GPUS = "h100-80gb*2"
@@ -61,14 +59,13 @@ def test_pods_that_end_while_the_driver_is_dead_are_tidied_up_after_its_restart(
     node.wait_clean()
 
 
-def kill_in_the_middle_of(
-    node: Node, function: str, *, begun: Callable[[], object], done: Callable[[Seen], bool]
-) -> None:
-    """SIGKILL inside an NVML call, which then has its effect: the kernel ends a call before it ends its process."""
-    wait_until(f"the driver waits for {function}", begun, timeout_s=30, every_s=0.02)
+def kill_inside(node: Node, function: str) -> None:
+    """SIGKILL while an NVML call hangs, which then has its effect: a kernel ends a call before it ends its process."""
+    simulator = node.simulator
+    wait_until(f"{function} is under way", lambda: (function, "hung") in simulator.list_calls(), timeout_s=30)
     node.driver.kill()
-    wait_until(f"{function} is done", lambda: any(map(done, node.simulator.list_partitions())), timeout_s=30)
-    node.simulator.run("release")
+    simulator.run("release")
+    wait_until(f"{function} is done", lambda: not simulator.list_calls(), timeout_s=30)
 
 
 @pytest.mark.parametrize(
@@ -78,35 +75,36 @@ def kill_in_the_middle_of(
 def test_a_prepare_cut_short_by_a_kill_is_done_once_after_the_restart(
     node: Node, work: Namespace, function: str, whole: bool
 ) -> None:
-    node.simulator.run("slow", function, "2")
+    node.simulator.run("hang", function)
     work.apply(ONE, pod("cut"))
-    kill_in_the_middle_of(
-        node, function, begun=lambda: list_records(node.cluster), done=lambda seen: seen.complete is whole
-    )
+    kill_inside(node, function)
+    left = [seen.complete for seen in node.simulator.list_partitions()]
 
     node.driver.start()
     work.wait_running("cut")
 
-    assert [seen.uuid for seen in node.simulator.list_partitions()] == [work.environment("cut")[UUIDS]]
+    uuids = [seen.uuid for seen in node.simulator.list_partitions()]
+    assert (left, uuids) == ([whole], [work.environment("cut")[UUIDS]])
 
 
-def test_an_unprepare_cut_short_by_a_kill_is_finished_after_the_restart(node: Node, work: Namespace) -> None:
+@pytest.mark.parametrize(
+    ("function", "rest"), [("nvmlComputeInstanceDestroy", [False]), ("nvmlGpuInstanceDestroy", [])]
+)
+def test_an_unprepare_cut_short_by_a_kill_is_finished_after_the_restart(
+    node: Node, work: Namespace, function: str, rest: list[bool]
+) -> None:
     work.apply(ONE, pod("cut"))
     work.wait_running("cut")
-    function = "nvmlComputeInstanceDestroy"
-    node.simulator.run("slow", function, "2")
+    node.simulator.run("hang", function)
     work.delete("cut")
-    kill_in_the_middle_of(
-        node,
-        function,
-        begun=lambda: "unpreparing" in str(list_records(node.cluster)),
-        done=lambda seen: not seen.complete,
-    )
+    kill_inside(node, function)
+    left = [seen.complete for seen in node.simulator.list_partitions()]
 
     node.driver.start()
     work.wait_gone("cut")
 
     node.wait_clean()
+    assert left == rest
 
 
 def test_a_pod_that_came_while_the_driver_was_dead_runs_after_its_restart(node: Node, work: Namespace) -> None:

@@ -10,6 +10,7 @@ import pytest
 from node_world import make_world
 from tesela.cli.main import main
 from tesela.core.errors import NvmlError, NvmlTimeout, StartError
+from tesela.edge.backends import open_nvml
 from tesela.edge.kube.port import NODES
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.watchdog import WatchedNvml
@@ -60,6 +61,13 @@ def no_wait():
 def test_a_driver_that_does_not_come_ends_the_start_naming_the_cause(code, cause):
     with pytest.raises(StartError, match=f"gave up after 0 s without a GPU driver: .*{cause}"):
         init_nvml(failing(code), wait_s=0, stop=threading.Event())
+
+
+def test_simulated_gpus_that_nobody_serves_are_waited_for_by_their_socket(tmp_path):
+    with pytest.raises(
+        StartError, match=f"no simulator answers at {tmp_path}/none .* start it with `tesela sim serve`"
+    ):
+        init_nvml(open_nvml(f"simulated:unix:{tmp_path}/none"), wait_s=0, stop=threading.Event())
 
 
 def test_a_driver_that_comes_late_is_waited_for(no_wait):

@@ -11,16 +11,10 @@ from tesela.edge.nvml import codes
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse names no public type
 
-_CODES = {
-    name: value
-    for name, value in vars(codes).items()
-    if isinstance(value, int) and value in codes.TEXTS and not name.startswith(("GPU_INSTANCE", "COMPUTE", "MIG_"))
-}
-
 
 def add_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
     """Declares every operation but `serve`; yields their parsers."""
-    yield _operation(operations, "status", "show GPUs, MIG mode, instances, processes and injected faults")
+    yield _operation(operations, "status", "show GPUs, instances, processes, faults, and the calls that these hold up")
     yield from _misbehaviour_operations(operations)
     yield from _gpu_operations(operations)
 
@@ -123,6 +117,6 @@ def _code(text: str) -> int:
     if text.isdecimal():
         return int(text)
     name = text.upper().removeprefix("NVML_").removeprefix("ERROR_")
-    if name not in _CODES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no return code; known are {', '.join(_CODES)}")
-    return _CODES[name]
+    if name not in codes.RETURN_CODES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no return code; known are {', '.join(codes.RETURN_CODES)}")
+    return codes.RETURN_CODES[name]

@@ -1,4 +1,4 @@
-"""The text of `tesela sim status`: one line per GPU, one per instance, process and injected fault."""
+"""The text of `tesela sim status`: a line per call that is held up, GPU, instance, process and fault."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ def render_status(status: dict[str, Any]) -> str:
     lines = [
         f"driver {status['driver_version']}, loaded {status['driver_loads']} time(s), boot {status['boot_id']}",
     ]
-    if status["hung_calls"]:
-        lines.append(f"{status['hung_calls']} call(s) hang; `tesela sim release` lets them go on")
+    for call in status["calls"]:
+        gpu = f" on {call['gpu']}" if call["gpu"] else ""
+        hint = "; `tesela sim release` lets it go on" if call["phase"] == "hung" else ""
+        lines.append(f"under way: {call['function']}{gpu} ({call['phase']}{hint})")
     for gpu in status["gpus"]:
         lines.extend(_gpu_lines(gpu))
     lines.extend(f"injected {_misbehaviour(what)}" for what in status["misbehaviours"])

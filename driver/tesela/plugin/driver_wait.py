@@ -53,4 +53,8 @@ def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event) -> bool:
 
 
 def _describe(error: NvmlError | TryAgain) -> str:
-    return _CAUSES.get(error.code, str(error)) if isinstance(error, NvmlError) else str(error)
+    if not isinstance(error, NvmlError):
+        return str(error)
+    if error.code == codes.DRIVER_NOT_LOADED and error.text not in {"", codes.TEXTS[error.code]}:
+        return error.text  # not NVML's words: a backend without a kernel module, such as simulated GPUs behind a socket
+    return _CAUSES.get(error.code, str(error))

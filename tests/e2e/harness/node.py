@@ -18,13 +18,26 @@ class Node:
 
     def __init__(self, cluster: Cluster, name: str, gpus: str) -> None:
         self.cluster = cluster
-        self.simulator = Simulator(cluster, gpus)
+        self.gpus = gpus
+        self._identity = create_identity(cluster, name)
+        self._open()
+
+    def _open(self) -> None:
+        self.simulator = Simulator(self.cluster, self.gpus)
         try:
-            self.driver = Driver(cluster, self.simulator, create_identity(cluster, name))
+            self.driver = Driver(self.cluster, self.simulator, self._identity)
             self.wait_published()
         except BaseException:
             self.close()
             raise
+
+    def renew(self) -> None:
+        """Begins anew after a scenario that failed: fresh GPUs, no record of any claim, one driver, a kubelet."""
+        self.close()
+        if not self.cluster.processes["kubelet"].alive:
+            self.cluster.start_kubelet()
+            self.cluster.wait_node_ready()
+        self._open()
 
     def wait_published(self, timeout_s: float = 30) -> None:
         """Until the node's pool is complete."""

@@ -14,6 +14,7 @@ from e2e.harness.processes import Process, wait_until
 from e2e.harness.tesela_command import find_tesela
 from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
+from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.remote import RemoteNvml
 
 _PROFILE_ENUMS = range(32)
@@ -61,6 +62,14 @@ class Simulator:
         """`tesela sim ARGUMENTS` against this machine: fail, slow, hang, release, busy, lose, reset, reboot."""
         verb, *rest = arguments
         return self.cluster.run([find_tesela(), "sim", verb, "--socket", self.socket, *rest])
+
+    def list_calls(self) -> list[tuple[str, str]]:
+        """NVML calls that a latency or a hang holds up: function, and whether `slow`, `hung` or `ending`."""
+        admin = SimulatorAdmin(self.socket)
+        try:
+            return [(call["function"], call["phase"]) for call in admin.send({"op": "status"})["calls"]]
+        finally:
+            admin.close()
 
     def list_gpus(self) -> list[str]:
         """GPU UUIDs in index order."""

@@ -23,6 +23,13 @@ INSUFFICIENT_RESOURCES: Final = 23
 ARGUMENT_VERSION_MISMATCH: Final = 25
 UNKNOWN: Final = 999
 
+RETURN_CODES: Final[dict[str, int]] = {
+    name: value for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
+}
+"""The return codes above by name. Keep constants of other kinds below: they share numbers with these."""
+HIGHEST_RETURN_CODE: Final = 30
+"""nvmlReturn_t has no gaps below it; only UNKNOWN lies above."""
+
 TEXTS: Final[dict[int, str]] = {
     SUCCESS: "Success",
     UNINITIALIZED: "Uninitialized",

@@ -136,7 +136,7 @@ def _fail(machine: Machine, fields: _Fields) -> None:
         code=codes.SUCCESS if activation is not None else codes.UNKNOWN if code is None else code,
         gpu=fields.optional_text("gpu"),
         after=fields.optional_number("after") or 0,
-        times=None if fields.flag("forever") else fields.optional_number("times") or 1,
+        times=_times(fields),
         when="after" if when == "after" else "before",
         activation_status=activation,
     )
@@ -157,10 +157,20 @@ def _hang(machine: Machine, fields: _Fields) -> None:
         function=fields.text("function"),
         gpu=fields.optional_text("gpu"),
         after=fields.optional_number("after") or 0,
-        times=None if fields.flag("forever") else fields.optional_number("times") or 1,
+        times=_times(fields),
     )
     fields.finish()
     machine.inject(hang)
+
+
+def _times(fields: _Fields) -> int | None:
+    """How many calls meet a misbehaviour: 1 where nothing is said, None for ever."""
+    times = fields.optional_number("times")
+    if not fields.flag("forever"):
+        return 1 if times is None else times
+    if times is not None:
+        raise DocumentError("times", "says how many calls, and forever says all; give one of them")
+    return None
 
 
 def _release(machine: Machine, fields: _Fields) -> None:

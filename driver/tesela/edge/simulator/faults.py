@@ -160,6 +160,10 @@ def _check(what: Fault | Hang, function: str) -> None:
         raise DocumentError("times", "a fault passes 0 or more calls and then meets 1 or more")
     if isinstance(what, Hang):
         return
+    code = what.code if what.activation_status is None else what.activation_status
+    if code != codes.UNKNOWN and not 0 <= code <= codes.HIGHEST_RETURN_CODE:
+        known = f"0 to {codes.HIGHEST_RETURN_CODE} and {codes.UNKNOWN}"
+        raise DocumentError("code", f"NVML has no return code {code}; it has {known}")
     if what.activation_status is not None:
         if function != "set_mig_mode":
             raise DocumentError("activation_status", f"only set_mig_mode has one, not {function}")

@@ -32,8 +32,9 @@ CONFIG_CAPABILITY_MINOR: Final = 1
 MONITOR_CAPABILITY_MINOR: Final = 2
 _MARK: Final = ".tesela-host-tree"
 _PARTS: Final = ("proc", "sys", "dev", ".new")
-_OWNER_READ: Final = 0o400
-_CAPABILITY: Final = "DeviceFileMinor: {}\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
+_CONFIG_MODE: Final = 0o400
+_CAPABILITY_MODE: Final = 0o444
+"""Whoever holds the node of an instance may use it; only root may change the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class HostTree:
     def _can_make_nodes(self) -> bool:
         probe = self.root / ".new" / "probe"
         try:
-            os.mknod(probe, stat.S_IFCHR | _OWNER_READ, os.makedev(1, 3))
+            os.mknod(probe, stat.S_IFCHR | _CONFIG_MODE, os.makedev(1, 3))
         except PermissionError:
             return False
         probe.unlink()
@@ -173,8 +174,8 @@ def _machine_entries(state: MachineState, caps_major: int, uvm_major: int) -> It
     files = {
         "proc/driver/nvidia/version": banner,
         "proc/driver/nvidia/params": "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n",
-        "proc/driver/nvidia/capabilities/mig/config": _CAPABILITY.format(CONFIG_CAPABILITY_MINOR),
-        "proc/driver/nvidia/capabilities/mig/monitor": _CAPABILITY.format(MONITOR_CAPABILITY_MINOR),
+        "proc/driver/nvidia/capabilities/mig/config": _capability(CONFIG_CAPABILITY_MINOR, _CONFIG_MODE),
+        "proc/driver/nvidia/capabilities/mig/monitor": _capability(MONITOR_CAPABILITY_MINOR, _CAPABILITY_MODE),
         "proc/driver/nvidia-caps/mig-minors": _mig_minors(),
         "proc/devices": _devices(caps_major, uvm_major),
         "proc/modules": "nvidia_uvm 1830912 0 - Live 0x0000000000000000\n"
@@ -189,8 +190,8 @@ def _machine_entries(state: MachineState, caps_major: int, uvm_major: int) -> It
     yield "dev/nvidiactl", _Device(NVIDIA_MAJOR, CONTROL_MINOR)
     yield "dev/nvidia-uvm", _Device(uvm_major, 0)
     yield "dev/nvidia-uvm-tools", _Device(uvm_major, 1)
-    for minor in (CONFIG_CAPABILITY_MINOR, MONITOR_CAPABILITY_MINOR):
-        yield _capability_node(minor), _Device(caps_major, minor, _OWNER_READ)
+    yield _capability_node(CONFIG_CAPABILITY_MINOR), _Device(caps_major, CONFIG_CAPABILITY_MINOR, _CONFIG_MODE)
+    yield _capability_node(MONITOR_CAPABILITY_MINOR), _Device(caps_major, MONITOR_CAPABILITY_MINOR, _CAPABILITY_MODE)
 
 
 def _gpu_entries(gpu: GpuState, caps_major: int) -> Iterator[tuple[str, _Entry]]:
@@ -207,8 +208,8 @@ def _gpu_entries(gpu: GpuState, caps_major: int) -> Iterator[tuple[str, _Entry]]
             minor = compute_instance_capability_minor(gpu.minor, instance.gi_id, compute.ci_id)
             paths[f"{folder}/ci{compute.ci_id}/access"] = minor
         for path, minor in paths.items():
-            yield path, _File(_CAPABILITY.format(minor))
-            yield _capability_node(minor), _Device(caps_major, minor, 0o444)
+            yield path, _File(_capability(minor, _CAPABILITY_MODE))
+            yield _capability_node(minor), _Device(caps_major, minor, _CAPABILITY_MODE)
     for process in gpu.processes:
         yield from _process_entries(process, gpu)
 
@@ -269,6 +270,10 @@ def _mig_minors() -> str:
                 for ci in range(MAX_COMPUTE_INSTANCES)
             )
     return "\n".join(lines) + "\n"
+
+
+def _capability(minor: int, mode: int) -> str:
+    return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
 
 
 def _capability_node(minor: int) -> str:

@@ -6,21 +6,23 @@ reads of a GPU whose call hangs, run in parallel. MIG's rules live in `gpu`, NVM
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.port import FabricInfo
-from tesela.edge.simulator.faults import Fault, FaultScript, Hang, Latency, Misbehaviour
+from tesela.edge.simulator.faults import Fault, FaultScript, Hang, Latency, Misbehaviour, Verdict
 from tesela.edge.simulator.gpu import Process, Refused, SimulatedGpu
 from tesela.edge.simulator.models import MAX_GPU_INSTANCES
 from tesela.edge.simulator.spec import MAX_GPUS, GpuSpec, MachineSpec, check_machine_spec, parse_machine_spec
-from tesela.edge.simulator.state import GpuState, MachineState, gpu_state
+from tesela.edge.simulator.state import CallPhase, CallState, GpuState, MachineState, gpu_state
 
 R = TypeVar("R")
 Phase: TypeAlias = Literal["before", "after"]
@@ -50,7 +52,8 @@ class Machine:
         self._faults = FaultScript()
         self._gate = threading.Condition()
         self._releases = 0
-        self._hung = 0
+        self._calls: dict[int, CallState] = {}
+        self._numbers = itertools.count()
         self._minors = threading.Lock()
         self._gpus = {gpu.uuid: gpu for gpu in (_gpu(spec, i) for i in range(len(spec.gpus)))}
         self._locks = {gpu_uuid: threading.RLock() for gpu_uuid in self._gpus}
@@ -71,11 +74,14 @@ class Machine:
         """
         self._tell(function, "before")
         verdict = self._faults.verdict(function, gpu_uuid)
-        if verdict.latency_s:
-            time.sleep(verdict.latency_s)
-        if verdict.hang:
-            self._hang()
-        fault = verdict.fault
+        with self._held_up(function, gpu_uuid, verdict):
+            result = self._decide(function, verdict.fault, body, not_activated)
+        self._tell(function, "after")
+        return result
+
+    def _decide(
+        self, function: str, fault: Fault | None, body: Callable[[], R], not_activated: Callable[[int], R] | None
+    ) -> R:
         if fault is not None and fault.when == "before" and fault.activation_status is None:
             if fault.code != codes.SUCCESS:
                 raise nvml_error(fault.code, function)
@@ -89,7 +95,6 @@ class Machine:
             raise nvml_error(refused.code, function) from None
         if fault is not None and fault.when == "after" and fault.code != codes.SUCCESS:
             raise nvml_error(fault.code, function)
-        self._tell(function, "after")
         return result
 
     def with_gpu(self, gpu_uuid: str, rule: Callable[[SimulatedGpu], R], *, changes: bool = False) -> R:
@@ -127,9 +132,14 @@ class Machine:
             boot_id=self._boot_id,
             driver_version=self.spec.driver_version,
             driver_loads=self._driver_loads,
-            hung_calls=self._hung,
+            calls=self.list_calls(),
             gpus=tuple(self.gpu(gpu_uuid) for gpu_uuid in self._gpus),
         )
+
+    def list_calls(self) -> tuple[CallState, ...]:
+        """The calls that a latency or a hang holds up, in order of their coming, until each has its result."""
+        with self._gate:
+            return tuple(self._calls.values())
 
     def gpu(self, name: str) -> GpuState:
         """The state of one GPU. DocumentError: no such GPU."""
@@ -164,7 +174,7 @@ class Machine:
     def wait_for_hung_calls(self, count: int, timeout_s: float) -> bool:
         """Whether `count` calls hang within `timeout_s`: tests wait on this instead of sleeping."""
         with self._gate:
-            return self._gate.wait_for(lambda: self._hung >= count, timeout_s)
+            return self._gate.wait_for(lambda: self._count_hung() >= count, timeout_s)
 
     def add_process(self, name: str, process: Process) -> None:
         """Opens a context on the GPU or one of its instances. DocumentError: the instance does not exist."""
@@ -272,14 +282,36 @@ class Machine:
         for hook in self.on_call:
             hook(function, phase)
 
-    def _hang(self) -> None:
-        # Unbounded on purpose: it stands for a call that never comes back; the driver's watchdog is what bounds it.
-        with self._gate:
-            released = self._releases
-            self._hung += 1
+    @contextmanager
+    def _held_up(self, function: str, gpu_uuid: str | None, verdict: Verdict) -> Iterator[None]:
+        if not verdict.latency_s and not verdict.hang:
+            yield
+            return
+        number = next(self._numbers)
+
+        def enter(phase: CallPhase) -> None:
+            self._calls[number] = CallState(function=FUNCTIONS[function], gpu=gpu_uuid, phase=phase)
             self._gate.notify_all()
-            self._gate.wait_for(lambda: self._releases != released)
-            self._hung -= 1
+
+        try:
+            if verdict.latency_s:
+                with self._gate:
+                    enter("slow")
+                time.sleep(verdict.latency_s)
+            with self._gate:
+                if verdict.hang:
+                    released = self._releases
+                    enter("hung")
+                    # Unbounded on purpose: a call that never comes back; the driver's watchdog is what bounds it.
+                    self._gate.wait_for(lambda: self._releases != released)
+                enter("ending")
+            yield
+        finally:
+            with self._gate:
+                del self._calls[number]
+
+    def _count_hung(self) -> int:
+        return sum(call.phase == "hung" for call in self._calls.values())
 
     def _move_minor(self, gpu: SimulatedGpu) -> None:
         with self._minors:

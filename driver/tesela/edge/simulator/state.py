@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from tesela.core.model import Placement
 from tesela.edge.simulator.gpu import Process, SimulatedGpu
@@ -50,14 +51,29 @@ class GpuState:
     processes: tuple[Process, ...]
 
 
+CallPhase: TypeAlias = Literal["slow", "hung", "ending"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallState:
+    """A call that is under way: held up by a latency (`slow`) or until a release (`hung`), then `ending`.
+
+    What it does to the GPU comes after the wait, whether or not somebody still waits for its answer.
+    """
+
+    function: str
+    gpu: str | None
+    phase: CallPhase
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineState:
-    """All GPUs in PCI order, and what a reboot or a driver reload changes."""
+    """All GPUs in PCI order, the calls that are held up, and what a reboot or a driver reload changes."""
 
     boot_id: str
     driver_version: str
     driver_loads: int
-    hung_calls: int
+    calls: tuple[CallState, ...]
     gpus: tuple[GpuState, ...]
 
 
