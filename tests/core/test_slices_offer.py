@@ -13,7 +13,8 @@ from tesela.core.model import Placement, Shape
 from tesela.core.naming import render_partition_name
 from tesela.core.quantity import parse_quantity
 from tesela.core.shape import Policy, PolicyRule
-from tesela.core.slices.state import Fence
+from tesela.core.slices.pool import render_pool
+from tesela.core.slices.state import ApiAbilities, Fence
 
 THREE_AT_4 = "gpu-0-mig-3g20gb-9-4"
 ONE_AT_6 = "gpu-0-mig-1g5gb-19-6"
@@ -264,3 +265,37 @@ def test_without_taints_what_needs_one_is_left_out_unless_held():
     devices = devices_of(pool, taints=False)
 
     assert [(name, device.get("taints")) for name, device in devices.items()] == [(held, None), ("gpu-1", None)]
+
+
+def remarks(gpus, *allowed):
+    only = policy(Shape.ON_DEMAND, allowed_profiles=allowed)
+    return render_pool(state(gpus, policy=only), ApiAbilities()).remarks
+
+
+def test_a_misspelt_profile_is_named_beside_those_that_the_gpu_has():
+    (remark,) = remarks(roster(a100(0, mig_enabled=True)), "1g.5bg", "3g.20gb")
+
+    assert remark == (
+        "gpu-0 (NVIDIA A100-SXM4-40GB) has no profile 1g.5bg, which its policy allows; it has 1g.10gb, 1g.5gb, "
+        "1g.5gb+me, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb: correct allowedProfiles"
+    )
+
+
+def test_a_gpu_that_has_none_of_the_allowed_profiles_is_named():
+    assert ["gpu-1" in remark for remark in remarks(roster(a100(0, mig_enabled=True), h100(1)), "3g.20gb")] == [True]
+
+
+def test_profiles_for_several_models_are_no_error():
+    assert remarks(roster(a100(0, mig_enabled=True), h100(1)), "3g.20gb", "3g.40gb") == ()
+
+
+def test_no_counter_is_below_what_all_held_partitions_consume_together():
+    """Here no profile is as large as both claims: one negative counter would block every GPU of the node."""
+    threes = tuple(profile for profile in a100(0).profiles if profile.name == "3g.20gb")
+    gpu = a100(0, mig_enabled=True, profiles=threes)
+    claims = [holding(gpu, f"gpu-0-mig-3g20gb-9-{start}", claim=f"claim-{start}") for start in (0, 4)]
+    pool = state(roster(gpu), records=tuple(claims))
+
+    counters = values(counters_of(pool)["gpu-0-counter-set"])
+
+    assert fits([devices_of(pool)[f"gpu-0-mig-3g20gb-9-{start}"] for start in (0, 4)], counters)

@@ -103,7 +103,7 @@ def _describe_foreign(known: KnownGpu, live: LivePartition) -> str:
 
 def _plan_offer(known: KnownGpu, state: PoolState, abilities: ApiAbilities) -> GpuOffer:
     shape = plan_shape(known, state.policy)
-    remarks = [shape.remark] if shape.remark else []
+    remarks = [remark for remark in (shape.remark, _remark_unknown_profiles(known, shape, state)) if remark]
     devices = _add_held(known, state, _list_shaped(known, shape, state))
     fences = (*state.fences, *plan_foreign_fences(known, state))
     devices = [_taint(device, known, fences) for device in devices]
@@ -125,6 +125,25 @@ def _plan_offer(known: KnownGpu, state: PoolState, abilities: ApiAbilities) -> G
         devices = kept
     counted = abilities.counters and _needs_counters(devices, shape)
     return GpuOffer(known=known, devices=tuple(devices), counted=counted, remarks=tuple(remarks))
+
+
+def _remark_unknown_profiles(known: KnownGpu, shape: OfferedShape, state: PoolState) -> str:
+    """A profile that the policy allows and no GPU has is a typing error; one of another model may be meant for that.
+
+    Where none of them is the GPU's own it offers no partition at all, which is told in any case.
+    """
+    own = {profile.name for profile in known.gpu.profiles}
+    allowed = shape.allowed_profiles
+    if not allowed or not own or allowed <= own:
+        return ""
+    elsewhere = {profile.name for one in state.roster.gpus for profile in one.gpu.profiles}
+    unknown = sorted(allowed - elsewhere if allowed & own else allowed)
+    if not unknown:
+        return ""
+    return (
+        f"{known.name} ({known.gpu.product_name}) has no profile {', '.join(unknown)}, which its policy allows; it has "
+        f"{', '.join(sorted(own))}: correct allowedProfiles"
+    )
 
 
 def _needs_counters(devices: list[OfferedDevice], shape: OfferedShape) -> bool:
