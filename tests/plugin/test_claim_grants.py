@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tesela.core.shape import Policy, PolicyRule, Shape
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.simulator.faults import Fault
 
@@ -64,3 +65,69 @@ def test_a_boot_ends_all_grants(world, ref):
     world.machine.force_gi_id("0", gi_id)
 
     world.serve(world.claim("late", world.partition(0, "1g.5gb", 5)))
+
+
+def test_a_request_does_not_get_the_id_that_another_request_of_its_claim_had(world):
+    """A container may have been given one of the two requests, and runs on."""
+    ref = world.claim("a", world.partition(0, "1g.5gb", 0), world.partition(0, "1g.5gb", 1))
+    world.serve(ref)
+    first, second = gi_id_of(world, ref, 0), gi_id_of(world, ref, 1)
+    world.reset(0)
+    world.look()
+    world.machine.force_gi_id("0", second)
+    world.machine.force_gi_id("0", first)
+
+    sentence = world.refuse(ref)
+
+    assert (f"id {second} of GPU" in sentence, "that use its request r1" in sentence, world.instances(0)) == (
+        True,
+        True,
+        (),
+    )
+
+
+def test_a_request_may_get_its_own_id_again(world, ref):
+    gi_id = gi_id_of(world, ref)
+    world.reset(0)
+    world.look()
+
+    world.serve(ref)
+
+    assert gi_id_of(world, ref) == gi_id
+
+
+# Partitions that somebody else makes
+
+
+@pytest.fixture
+def static(build):
+    """A claim whose static partition went by hand, and another one was made with its id elsewhere."""
+    world = build("a100-40gb:mig", policy=Policy(rules=(PolicyRule(mode=Shape.STATIC),)))
+    gi_id = world.make_foreign(0, "1g.5gb", 0)
+    world.serve(world.claim("holder", world.partition(0, "1g.5gb", 0)))
+    world.destroy_by_hand(0, gi_id)
+    world.machine.force_gi_id("0", gi_id)
+    world.make_foreign(0, "1g.5gb", 2)
+    world.look()
+    return world
+
+
+def test_a_static_partition_with_an_id_still_granted_is_refused_naming_the_other_claim(static):
+    sentence = static.refuse(static.claim("late", static.partition(0, "1g.5gb", 2)))
+
+    assert "still granted to claim default/holder" in sentence
+
+
+def test_a_static_partition_that_is_refused_stays(static):
+    static.refuse(static.claim("late", static.partition(0, "1g.5gb", 2)))
+
+    assert len(static.instances(0)) == 1
+
+
+def test_a_static_partition_that_an_administrator_watches_is_handed_out(build):
+    world = build("a100-40gb:mig", policy=Policy(rules=(PolicyRule(mode=Shape.STATIC),)))
+    world.make_foreign(0, "1g.5gb", 0)
+    device = world.partition(0, "1g.5gb", 0)
+    world.serve(world.claim("watcher", device, adminAccess=True))
+
+    world.serve(world.claim("owner", device))

@@ -93,11 +93,15 @@ class RecordedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Grant:
-    """A GPU-instance id that containers of the claim may open, though the partition that had it is gone."""
+    """A GPU-instance id that containers of the claim may open, though the partition that had it is gone.
+
+    `request` is the base name of the request that it was for: containers may have been given that one alone.
+    """
 
     gpu_uuid: str
     gi_id: int
     boot_id: str
+    request: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def render_lost(record: ClaimRecord) -> ClaimRecord:
     Its containers need not have noticed, and only the kubelet knows when they end (invariant 9).
     """
     lost = {
-        Grant(gpu_uuid=device.gpu_uuid, gi_id=partition.gi_id, boot_id=device.boot_id)
+        Grant(gpu_uuid=device.gpu_uuid, gi_id=partition.gi_id, boot_id=device.boot_id, request=device.base_request)
         for device in record.devices
         for partition in device.partitions
         if partition.gi_id is not None
@@ -64,16 +64,29 @@ def render_remnant(record: ClaimRecord, boot_id: str) -> ClaimRecord | None:
     return replace(record, state=ClaimState.PREPARING, devices=(), grants=grants) if grants else None
 
 
-def find_grant(records: Iterable[ClaimRecord], gpu_uuid: str, gi_id: int, boot_id: str) -> ClaimRecord | None:
-    """The claim whose containers may open this GPU-instance id (invariant 9). A boot ends all grants."""
-    wanted = Grant(gpu_uuid=gpu_uuid, gi_id=gi_id, boot_id=boot_id)
+def find_grant(records: Iterable[ClaimRecord], live: LivePartition, boot_id: str) -> ClaimRecord | None:
+    """The claim whose containers may open the GPU-instance id of `live` for what it was before (invariant 9).
+
+    One that was given `live` itself (admin access) is no such claim. A boot ends all grants.
+    """
     for record in records:
-        if wanted in record.grants:
+        if any(_is_for(grant, live, boot_id) for grant in record.grants):
             return record
-        for device in record.devices_on(gpu_uuid):
-            if device.boot_id == boot_id and any(partition.gi_id == gi_id for partition in device.partitions):
+        for device in record.devices_on(live.gpu_uuid):
+            if device.boot_id == boot_id and any(
+                partition.gi_id == live.gi_id and partition.mig_uuid != live.mig_uuid for partition in device.partitions
+            ):
                 return record
     return None
+
+
+def find_own_grant(grants: Iterable[Grant], live: LivePartition, boot_id: str, request: str) -> Grant | None:
+    """The claim's own grant of this id for another request than `request`: one container may have only one of them."""
+    return next((one for one in grants if _is_for(one, live, boot_id) and one.request != request), None)
+
+
+def _is_for(grant: Grant, live: LivePartition, boot_id: str) -> bool:
+    return (grant.gpu_uuid, grant.gi_id, grant.boot_id) == (live.gpu_uuid, live.gi_id, boot_id)
 
 
 def plan_release(

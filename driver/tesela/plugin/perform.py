@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NoReturn
 
 from tesela.core.errors import ClaimRefused, NvmlError, TeselaError, TryAgain
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition, PreparedDevice
-from tesela.core.prepare import MakePartition, PlannedDevice, PreparePlan
+from tesela.core.prepare import MakePartition, PlannedDevice, PreparePlan, UsePartition
 from tesela.core.preparing import render_preparing
 from tesela.core.record import ClaimRecord, ClaimState, PartitionState, RecordedDevice
-from tesela.core.release import find_grant
+from tesela.core.release import find_grant, find_own_grant
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.mig_mode import switch_mig_mode
 from tesela.plugin.node import Node
@@ -30,9 +31,10 @@ def perform(
 ) -> tuple[PreparedDevice, ...]:
     """The prepared devices. `records` are those the plan was made from."""
     record = render_preparing(plan, node.host.get_boot_id())
+    others = tuple(other for other in records if other.claim.uid != plan.claim.uid)
+    _check_used(node, plan, others)
     if plan.has_effects:
         node.records.write(record, synced=False)
-    others = tuple(other for other in records if other.claim.uid != plan.claim.uid)
     try:
         for switch in plan.switches:
             switch_mig_mode(node.nvml, node.host, switch, plan.claim)
@@ -55,6 +57,15 @@ def perform(
     return answer
 
 
+def _check_used(node: Node, plan: PreparePlan, others: tuple[ClaimRecord, ...]) -> None:
+    """A partition that somebody else made may have an id that is still granted, too. Admin access may see anything."""
+    for planned in plan.devices:
+        if isinstance(planned.action, UsePartition) and not planned.result.admin_access:
+            holder = _find_holder(node, plan, planned, planned.action.live, others)
+            if holder is not None:
+                _refuse_id(plan.claim, planned, planned.action.live, holder, "it cannot be handed out")
+
+
 def _make_partitions(
     node: Node, plan: PreparePlan, record: ClaimRecord, others: tuple[ClaimRecord, ...]
 ) -> ClaimRecord:
@@ -62,7 +73,11 @@ def _make_partitions(
     devices = list(record.devices)
     for position, planned in enumerate(plan.devices):
         if isinstance(planned.action, MakePartition):
-            live = _create(node, plan.claim, planned, planned.action, others)
+            live = _create(node, plan.claim, planned, planned.action)
+            holder = _find_holder(node, plan, planned, live, others)
+            if holder is not None:
+                _destroy(node, live)
+                _refuse_id(plan.claim, planned, live, holder, "the new partition was destroyed again")
             devices[position] = _with_live(devices[position], live)
     made = replace(record, devices=tuple(devices))
     if made != record:
@@ -70,30 +85,45 @@ def _make_partitions(
     return made
 
 
-def _create(
-    node: Node, ref: ClaimRef, planned: PlannedDevice, action: MakePartition, others: tuple[ClaimRecord, ...]
-) -> LivePartition:
+def _create(node: Node, ref: ClaimRef, planned: PlannedDevice, action: MakePartition) -> LivePartition:
     uuid = planned.known.gpu.uuid
     try:
-        live = node.partitions.create(uuid, action.profile, action.placement)
+        return node.partitions.create(uuid, action.profile, action.placement)
     except NvmlError as error:
         raise TryAgain(
             f"claim {ref.namespace}/{ref.name}: device {planned.result.device}: NVML does not make "
             f"{action.profile.name} at {action.placement.start} on GPU {uuid}: {error}; compare with `nvidia-smi mig "
             "-lgi`, the kubelet tries again by itself"
         ) from error
-    holder = find_grant(others, uuid, live.gi_id, node.host.get_boot_id())
+
+
+def _destroy(node: Node, live: LivePartition) -> None:
+    node.partitions.destroy(
+        GpuInstance(gpu_uuid=live.gpu_uuid, profile_id=live.profile_id, placement=live.placement, gi_id=live.gi_id)
+    )
+
+
+def _find_holder(
+    node: Node, plan: PreparePlan, planned: PlannedDevice, live: LivePartition, others: tuple[ClaimRecord, ...]
+) -> str | None:
+    """Whose containers may open what has this GPU-instance id, in words; None where nobody's.
+
+    Capability minors are a function of GPU, GI and CI ids, so they would open this partition.
+    """
+    boot_id = node.host.get_boot_id()
+    holder = find_grant(others, live, boot_id)
     if holder is not None:
-        # Capability minors are a function of GPU, GI and CI ids: that claim's container could open this partition.
-        node.partitions.destroy(
-            GpuInstance(gpu_uuid=uuid, profile_id=live.profile_id, placement=live.placement, gi_id=live.gi_id)
-        )
-        raise ClaimRefused(
-            f"claim {ref.namespace}/{ref.name}: device {planned.result.device}: NVML handed out GPU instance id "
-            f"{live.gi_id} of GPU {uuid}, which is still granted to claim {holder.claim}, so the new partition was "
-            "destroyed again; delete that claim's pod"
-        )
-    return live
+        return f"claim {holder.claim}"
+    own = find_own_grant(plan.grants, live, boot_id, planned.result.base_request)
+    return f"containers of this claim that use its request {own.request}" if own is not None else None
+
+
+def _refuse_id(ref: ClaimRef, planned: PlannedDevice, live: LivePartition, holder: str, outcome: str) -> NoReturn:
+    raise ClaimRefused(
+        f"claim {ref.namespace}/{ref.name}: device {planned.result.device}: NVML handed out GPU instance id "
+        f"{live.gi_id} of GPU {live.gpu_uuid}, which is still granted to {holder}, so {outcome}; delete that claim's "
+        "pod"
+    )
 
 
 def _with_live(device: RecordedDevice, live: LivePartition) -> RecordedDevice:
