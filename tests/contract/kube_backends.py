@@ -24,6 +24,8 @@ REAL_KUBECONFIG = "TESELA_E2E_KUBECONFIG"
 # left out where it is not set, not skipped: a hundred skips would hide one that matters
 REAL = [pytest.param("real", marks=pytest.mark.cluster)] if REAL_KUBECONFIG in os.environ else []
 BACKENDS = ("embedded", "client", *REAL)
+FORGETFUL = ("embedded", "client")
+"""Those that forget history when asked; a real server does in its own time."""
 
 
 @dataclass

@@ -13,6 +13,7 @@ from threading import Event, Thread
 import pytest
 from contract.kube_backends import refusal
 from contract.kube_objects import resource_slice
+from polling import until
 from tesela import __version__
 from tesela.core.errors import (
     ApiConflict,
@@ -338,8 +339,7 @@ def test_close_ends_a_watch_that_waits(client):
     thread = Thread(target=watch)
     thread.start()
     started.wait(5)
-    while not client._watches:
-        time.sleep(0.01)
+    until(lambda: client._watches)
     client.close()
     thread.join(10)
     assert seen == ["ended"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from contract.kube_backends import BACKENDS, Api, open_api, refusal
+from contract.kube_backends import BACKENDS, FORGETFUL, Api, open_api, refusal
 from contract.kube_objects import (
     NAMESPACE,
     changed,
@@ -208,14 +208,14 @@ def test_a_watch_ends_at_its_timeout_with_a_bookmark(api):
     assert {event.type for event in events} <= {"BOOKMARK"}
 
 
-def test_a_watch_from_a_forgotten_version_is_gone(api):
-    if api.forget_history is None:
-        pytest.skip("a real server forgets in its own time")
-    created = api.create(RESOURCE_SLICES, resource_slice())
-    api.kube.delete(RESOURCE_SLICES, created["metadata"]["name"])
-    api.forget_history()
-    with pytest.raises(ApiGone):
-        list(api.kube.watch(RESOURCE_SLICES, resource_version="1", timeout_s=1))
+@pytest.mark.parametrize("backend", FORGETFUL)
+def test_a_watch_from_a_forgotten_version_is_gone(tmp_path, backend):
+    with open_api(backend, tmp_path) as api:
+        created = api.create(RESOURCE_SLICES, resource_slice())
+        api.kube.delete(RESOURCE_SLICES, created["metadata"]["name"])
+        api.forget_history()
+        with pytest.raises(ApiGone):
+            list(api.kube.watch(RESOURCE_SLICES, resource_version="1", timeout_s=1))
 
 
 # --- namespaces and pods ---------------------------------------------------------------------------------------------

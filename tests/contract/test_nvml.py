@@ -231,10 +231,7 @@ def test_every_method_of_the_port_names_its_function():
 @pytest.fixture
 def real():
     nvml = NativeNvml()
-    try:
-        nvml.init()
-    except NvmlError as error:
-        pytest.skip(f"no NVIDIA GPU here: {error}")
+    nvml.init()
     yield nvml
     nvml.shutdown()
 

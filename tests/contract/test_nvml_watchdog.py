@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
+from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
@@ -41,15 +41,6 @@ def hang(machine, nvml, *gpus, function="get_name"):
 def ask_in_vain(nvml, gpu):
     with pytest.raises(NvmlTimeout):
         nvml.get_name(gpu)
-
-
-def until(condition, timeout_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def test_a_call_that_does_not_return_names_function_and_gpu(machine, nvml):

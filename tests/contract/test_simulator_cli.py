@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from polling import until
 from tesela.cli import sim
 from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
@@ -161,9 +161,7 @@ def test_status_for_people_tells_the_calls_under_way(server, stuck, capsys):
 
 def test_a_call_whose_client_died_is_finished_as_a_kernel_would(server, stuck):
     run(server, "release")
-    give_up = time.monotonic() + 10
-    while server.machine.list_calls() and time.monotonic() < give_up:
-        time.sleep(0.005)
+    until(lambda: not server.machine.list_calls())
     assert len(server.machine.gpu("0").instances) == 1
 
 

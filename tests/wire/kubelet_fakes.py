@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,13 +75,3 @@ class Kubelet:
 
     def sockets(self) -> set[str]:
         return {path.name for folder in self.root.iterdir() for path in folder.rglob("*") if path.is_socket()}
-
-
-def until(condition: Callable[[], object], timeout_s: float = 10.0) -> bool:
-    """Polls, because sockets and threads have nothing to wait on; False when time is up."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True

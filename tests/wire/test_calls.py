@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
+from polling import until
 from tesela.core.errors import ClaimRefused, TryAgain
 from tesela.core.model import Refusal
 from tesela.edge.kubelet.client import PluginClient
 from tesela.pb.dra.v1 import api_pb2, api_pb2_grpc
-from wire.kubelet_fakes import claim, device, until
+from wire.kubelet_fakes import claim, device
 
 VERSIONS = ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
 

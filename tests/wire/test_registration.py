@@ -5,10 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from polling import until
 from tesela.core.errors import TryAgain
 from tesela.edge.kubelet.client import PluginClient
 from tesela.edge.kubelet.registration import SUPPORTED_VERSIONS
-from wire.kubelet_fakes import claim, until
+from wire.kubelet_fakes import claim
 
 
 def test_the_driver_says_who_it_is(server):

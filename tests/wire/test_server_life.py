@@ -10,9 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from polling import until
 from tesela.core.errors import StartError, TryAgain
 from tesela.edge.kubelet.client import PluginClient
-from wire.kubelet_fakes import FakeNodeService, claim, device, until
+from wire.kubelet_fakes import FakeNodeService, claim, device
 
 OLD_POD, NEW_POD = "11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-000000000000"
 

@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from e2e.harness.build import HarnessError
 from e2e.harness.sandbox import Sandbox, get_child
+from polling import until
 
 
 class Process:
@@ -88,15 +88,16 @@ class Process:
 
 def wait_until(what: str, ready: Callable[[], object], *, timeout_s: float, every_s: float = 0.1) -> None:
     """Polls `ready` until it is true; AssertionError naming `what`, with its last value or error, after `timeout_s`."""
-    give_up = time.monotonic() + timeout_s
-    while True:
+    last: object = None
+
+    def ask() -> object:
+        nonlocal last
         try:
-            last: object = ready()
+            last = ready()
         except (OSError, LookupError, ValueError) as error:
             last = error
-        else:
-            if last:
-                return
-        if time.monotonic() > give_up:
-            raise AssertionError(f"not within {timeout_s:.0f} s: {what} (last: {last!r})")
-        time.sleep(every_s)
+            return False
+        return last
+
+    if not until(ask, timeout_s, every_s):
+        raise AssertionError(f"not within {timeout_s:.0f} s: {what} (last: {last!r})")

@@ -23,11 +23,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from e2e.harness.build import HarnessError, find_program
+from polling import until
 
 NODE_ADDRESS = "192.168.77.1"
 SERVICE_ADDRESS = "10.96.0.1"
@@ -133,13 +133,15 @@ def sweep() -> None:
 
 def get_child(pid: int, deadline_s: float = 10.0) -> int:
     """The first child of process `pid`, waited for."""
-    give_up = time.monotonic() + deadline_s
-    while time.monotonic() < give_up:
-        with contextlib.suppress(OSError, IndexError):
-            return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-        if not Path(f"/proc/{pid}").exists():
-            break
-        time.sleep(0.005)
+    children: list[str] = []
+
+    def look() -> bool:
+        with contextlib.suppress(OSError):
+            children.extend(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return bool(children) or not Path(f"/proc/{pid}").exists()
+
+    if until(look, deadline_s, 0.005) and children:
+        return int(children[0])
     raise HarnessError(f"process {pid} has no child after {deadline_s:.0f} s")
 
 
@@ -187,15 +189,15 @@ def _create_cgroups(name: str) -> None:
 
 def _remove_cgroups(name: str) -> None:
     """Removes the groups, leaves first; the kernel may need a moment after the last process went."""
-    give_up = time.monotonic() + 10
+
+    def remove(group: Path) -> bool:
+        for folder, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+        return not group.exists()
+
     for root in _list_hierarchies():
-        while (root / name).exists():
-            for folder, _, _ in os.walk(root / name, topdown=False):
-                with contextlib.suppress(OSError):
-                    Path(folder).rmdir()
-            if time.monotonic() > give_up:
-                break
-            time.sleep(0.02)
+        until(lambda group=root / name: remove(group), 10, 0.02)
 
 
 def _set_network(descriptor: int) -> None:
