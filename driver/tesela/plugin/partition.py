@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tesela.core.errors import NvmlError, NvmlTimeout
+from tesela.core.errors import NvmlError, NvmlTimeout, TryAgain
 from tesela.core.model import GpuInstance, LivePartition, Placement, Profile
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import ComputeInstanceInfo, ComputeInstanceProfileInfo, Nvml
@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 
 _ABSENT = (codes.NOT_SUPPORTED, codes.INVALID_ARGUMENT)
 """How NVML says that a GPU or instance does not have a profile."""
+
+
+class InstanceStays(TryAgain):
+    """NVML said SUCCESS to the destruction of an instance that is still there."""
 
 
 class Partitions:
@@ -111,12 +115,36 @@ class Partitions:
         )
 
     def destroy(self, instance: GpuInstance) -> None:
-        """Destroy the compute instances, then the GPU instance. IN_USE passes through; NOT_FOUND means done."""
-        for compute in self.list_compute_instances(instance):
+        """Destroy the compute instances, then the GPU instance, and see that it is gone.
+
+        IN_USE passes through; NOT_FOUND means done. InstanceStays: NVML said SUCCESS and something is left, as drivers
+        have been seen to do (issue 146 of go-nvml); the same call again may do it.
+        """
+        try:
+            for compute in self.list_compute_instances(instance):
+                with _gone_is_done():
+                    self._nvml.destroy_compute_instance(instance.gpu_uuid, instance.gi_id, compute.ci_id)
+        except NvmlError as error:
+            if error.code != codes.NOT_FOUND:
+                raise
+        try:
             with _gone_is_done():
-                self._nvml.destroy_compute_instance(instance.gpu_uuid, instance.gi_id, compute.ci_id)
-        with _gone_is_done():
-            self._nvml.destroy_gpu_instance(instance.gpu_uuid, instance.gi_id)
+                self._nvml.destroy_gpu_instance(instance.gpu_uuid, instance.gi_id)
+        except NvmlError as error:
+            if error.code == codes.IN_USE and (left := self.list_compute_instances(instance)):
+                raise InstanceStays(_explain_stay(instance, f"compute instance {left[0].ci_id} of ")) from error
+            raise
+        if self._exists(instance):
+            raise InstanceStays(_explain_stay(instance))
+
+    def _exists(self, instance: GpuInstance) -> bool:
+        try:
+            live = self._nvml.get_gpu_instances(instance.gpu_uuid, instance.profile_id)
+        except NvmlError as error:
+            if error.code == codes.NOT_SUPPORTED:  # MIG mode was switched off, which takes them all
+                return False
+            raise
+        return any(one.gi_id == instance.gi_id for one in live)
 
     def _undo(self, instance: GpuInstance) -> None:
         """Undo a half-made instance; where even that fails, the claim's *preparing* record still covers the slot."""
@@ -154,6 +182,13 @@ class Partitions:
             if error.code in _ABSENT:
                 return None
             raise
+
+
+def _explain_stay(instance: GpuInstance, part: str = "") -> str:
+    return (
+        f"NVML says that it destroyed {part}GPU instance {instance.gi_id} of GPU {instance.gpu_uuid}, and it is still "
+        "there: compare with `nvidia-smi mig -lgi`, and reset the GPU where it stays"
+    )
 
 
 @contextmanager

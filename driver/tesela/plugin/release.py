@@ -19,6 +19,7 @@ from tesela.edge.nvml import codes
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.mig_mode import describe_holders
 from tesela.plugin.node import Node
+from tesela.plugin.partition import InstanceStays
 
 log = logging.getLogger(__name__)
 
@@ -145,15 +146,21 @@ def _destroy(node: Node, ref: ClaimRef, device: RecordedDevice, live: LivePartit
     while True:
         try:
             node.partitions.destroy(instance)
-        except NvmlError as error:
-            if error.code != codes.IN_USE:
+        except (NvmlError, InstanceStays) as error:
+            if isinstance(error, NvmlError) and error.code != codes.IN_USE:
                 raise
             if insist.left_s <= _PAUSE_S:
-                holder = describe_holders(node.nvml, node.host, live.gpu_uuid)
                 raise TryAgain(
-                    f"claim {ref.namespace}/{ref.name}: device {device.device}: {live.mig_uuid or 'its partition'} is "
-                    f"in use by {holder}; end that process, the kubelet tries again by itself"
+                    f"claim {ref.namespace}/{ref.name}: device {device.device}: {_explain(node, live, error)}, the "
+                    "kubelet tries again by itself"
                 ) from error
             time.sleep(_PAUSE_S)
         else:
             return
+
+
+def _explain(node: Node, live: LivePartition, error: NvmlError | InstanceStays) -> str:
+    if isinstance(error, InstanceStays):
+        return str(error)
+    holder = describe_holders(node.nvml, node.host, live.gpu_uuid)
+    return f"{live.mig_uuid or 'its partition'} is in use by {holder}; end that process"
