@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tesela.core.model import Placement
 from tesela.core.record import ClaimState
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault
@@ -62,3 +65,39 @@ def test_a_roll_back_that_leaves_an_instance_keeps_its_record(world):
     world.refuse(ref)
 
     assert (world.record(ref).state, len(world.instances(0))) == (ClaimState.PREPARING, 1)
+
+
+class Elsewhere:
+    """NVML that makes GPU instances where it likes, as its call without a placement does."""
+
+    def __init__(self, inner, placement):
+        self._inner, self._placement = inner, placement
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def create_gpu_instance(self, gpu_uuid, profile_id, placement):
+        return self._inner.create_gpu_instance(gpu_uuid, profile_id, self._placement)
+
+
+@pytest.fixture
+def elsewhere(world):
+    """A world whose NVML makes every 1g.5gb at slice 3."""
+    world.wrap = lambda ports: replace(ports, nvml=Elsewhere(ports.nvml, Placement(start=3, size=1)))
+    world.start()
+    return world
+
+
+def test_an_instance_that_is_made_elsewhere_refuses_the_claim_and_goes(elsewhere):
+    sentence = elsewhere.refuse(elsewhere.claim("a", elsewhere.partition(0, "1g.5gb", 6)))
+
+    assert ("at 3 size 1 instead, which was destroyed again" in sentence, elsewhere.leftovers()) == (True, [])
+
+
+def test_an_instance_that_is_made_elsewhere_and_stays_is_left_to_a_human_in_words(elsewhere):
+    elsewhere.machine.inject(Fault(function="destroy_gpu_instance"))
+
+    sentence = elsewhere.refuse(elsewhere.claim("a", elsewhere.partition(0, "1g.5gb", 6)))
+
+    assert "which nobody holds and must be destroyed by hand" in sentence
+    elsewhere.foreign = {(elsewhere.uuid(0), instance.gi_id) for instance in elsewhere.instances(0)}

@@ -93,12 +93,15 @@ class Partitions:
         """A GPU instance at `placement` and the compute instance that fills it.
 
         When the second step fails the first is undone at once (the leak of upstream issue 1452); the error is the
-        second step's. What NVML refuses is an NvmlError with NVML's code.
+        second step's. An instance made elsewhere than asked for is undone too: no record covers it. What NVML refuses
+        is an NvmlError with NVML's code.
         """
         info = self._nvml.create_gpu_instance(gpu_uuid, profile.profile_id, placement)
         instance = GpuInstance(
-            gpu_uuid=gpu_uuid, profile_id=profile.profile_id, placement=info.placement, gi_id=info.gi_id
+            gpu_uuid=gpu_uuid, profile_id=info.profile_id, placement=info.placement, gi_id=info.gi_id
         )
+        if (info.profile_id, info.placement) != (profile.profile_id, placement):
+            raise self._refuse_elsewhere(instance)
         try:
             compute_profile = self._find_filling_profile(instance, profile)
             compute = self._nvml.create_compute_instance(gpu_uuid, instance.gi_id, compute_profile.profile_id)
@@ -154,6 +157,17 @@ class Partitions:
             log.warning(
                 "GPU instance %d stays on %s until its claim is undone: %s", instance.gi_id, instance.gpu_uuid, error
             )
+
+    def _refuse_elsewhere(self, instance: GpuInstance) -> NvmlError:
+        at = instance.placement
+        made = f"it made GPU instance {instance.gi_id} of profile {instance.profile_id} at {at.start} size {at.size}"
+        try:
+            self.destroy(instance)
+            outcome = "which was destroyed again"
+        except (NvmlError, TryAgain) as error:
+            outcome = f"which nobody holds and must be destroyed by hand: {error}"
+            log.error("GPU %s: NVML misplaced an instance: %s instead, %s", instance.gpu_uuid, made, outcome)  # noqa: TRY400 -- the sentence is enough
+        return NvmlError(codes.UNKNOWN, "nvmlDeviceCreateGpuInstanceWithPlacement", f"{made} instead, {outcome}")
 
     def _find_filling_profile(self, instance: GpuInstance, profile: Profile) -> ComputeInstanceProfileInfo:
         for info in self._list_compute_profiles(instance):
