@@ -46,7 +46,7 @@ class DeviceNode:
 def render_cdi_names(record: ClaimRecord) -> tuple[str, ...]:
     """The CDI device name of every result, parallel to `record.devices`: `<claim UID>-<device>`.
 
-    A device that stands in the claim more than once (admin access, shares) gets `.2`, `.3` from its second result on: a
+    A device that stands in the claim more than once (admin access) gets `.2`, `.3` from its second result on: a
     dot can be in no DRA device name, so no name means two things.
     """
     seen: Counter[str] = Counter()
@@ -61,7 +61,7 @@ def render_cdi_names(record: ClaimRecord) -> tuple[str, ...]:
 def render_cdi_ids(record: ClaimRecord) -> dict[tuple[str, str], tuple[str, ...]]:
     """The qualified CDI ids by (request, device), as `record.render_answer` takes them.
 
-    Where one request holds two shares of one device, both answer with the first one's id: their edits are equal.
+    Where one request holds one device twice, both answer with the first one's id: their edits are equal.
     """
     ids: dict[tuple[str, str], tuple[str, ...]] = {}
     for device, name in zip(record.devices, render_cdi_names(record), strict=True):

@@ -127,6 +127,14 @@ def plan_wanted(claim: AllocatedClaim, roster: Roster, *, pool: str) -> tuple[Wa
 
 
 def _resolve(ref: ClaimRef, result: AllocatedResult, roster: Roster, pool: str) -> Wanted:
+    if result.share_id is not None:
+        _refuse(
+            ref,
+            result.device,
+            "it was allocated as a share of a device, and Tesela does not serve consumable shares: it publishes no "
+            "device that allows multiple allocations",
+            "look who else publishes devices in this pool, and delete the claim so that it is allocated again",
+        )
     if result.pool != pool:
         _refuse(
             ref,
@@ -291,7 +299,7 @@ def check_not_held(ref: ClaimRef, one: Wanted, others: Iterable[ClaimRecord]) ->
     """A device another claim holds, or that excludes one it holds, is refused until that claim is unprepared."""
     others = tuple(others)
     holder = find_holder(others, one.result.device, one.result.pool, besides=ref.uid)
-    if holder is not None and one.result.share_id is None:
+    if holder is not None:
         _refuse_held(ref, one.result.device, one.result.device, holder)
     for record in others:
         for device in record.devices_on(one.gpu_uuid):
@@ -310,9 +318,8 @@ def _check_beside_own(ref: ClaimRef, one: Wanted, planned: Sequence[PlannedDevic
     for other in planned:
         if other.known.gpu.uuid != one.gpu_uuid or other.result.admin_access:
             continue
-        same_shared = other.result.device == one.result.device and one.result.share_id is not None
         theirs = _planned_placement(other)
-        if not same_shared and (theirs is None or one.placement is None or _overlap(theirs, one.placement)):
+        if theirs is None or one.placement is None or _overlap(theirs, one.placement):
             _refuse(
                 ref,
                 one.result.device,
