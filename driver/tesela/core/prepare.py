@@ -12,26 +12,10 @@ from typing import NoReturn, TypeAlias
 
 from tesela.core.claim import AllocatedClaim, AllocatedResult
 from tesela.core.config import DeviceConfig
-from tesela.core.errors import ClaimRefused
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition, Placement, Profile
-from tesela.core.naming import PartitionName, WholeName, parse_device_name
 from tesela.core.record import ClaimRecord, Grant, RecordedDevice, find_holder
-from tesela.core.roster import KnownGpu, Roster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """One allocation result of ours, resolved: `profile` and `placement` are None for a whole GPU."""
-
-    result: AllocatedResult
-    known: KnownGpu
-    profile: Profile | None
-    placement: Placement | None
-
-    @property
-    def gpu_uuid(self) -> str:
-        """The GPU it stands on."""
-        return self.known.gpu.uuid
+from tesela.core.roster import KnownGpu
+from tesela.core.wanted import Wanted, plan_time_slice, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,55 +105,6 @@ class PreparePlan:
         )
 
 
-def plan_wanted(claim: AllocatedClaim, roster: Roster, *, pool: str) -> tuple[Wanted, ...]:
-    """Resolve every result to a known GPU, profile and placement, by its name alone (a name never moves)."""
-    return tuple(_resolve(claim.ref, result, roster, pool) for result in claim.results)
-
-
-def _resolve(ref: ClaimRef, result: AllocatedResult, roster: Roster, pool: str) -> Wanted:
-    if result.share_id is not None:
-        _refuse(
-            ref,
-            result.device,
-            "it was allocated as a share of a device, and Tesela does not serve consumable shares: it publishes no "
-            "device that allows multiple allocations",
-            "look who else publishes devices in this pool, and delete the claim so that it is allocated again",
-        )
-    if result.pool != pool:
-        _refuse(
-            ref,
-            result.device,
-            f"it was allocated from pool {result.pool}, and this node's pool is {pool}",
-            "delete the claim so that it is allocated again",
-        )
-    name = parse_device_name(result.device)
-    known = roster.find_number(name.number) if name is not None else None
-    if name is None or known is None:
-        _refuse(ref, result.device, "this node has never had such a device", "compare with its ResourceSlices")
-    if not known.present:
-        _refuse(
-            ref,
-            result.device,
-            f"GPU {known.gpu.uuid} does not answer any more",
-            "delete the pod so that it gets another GPU, and look at the node",
-        )
-    match name:
-        case WholeName():
-            return Wanted(result=result, known=known, profile=None, placement=None)
-        case PartitionName():
-            profile = next((p for p in known.gpu.profiles if p.profile_id == name.profile_id), None)
-            placements = profile.placements if profile is not None else ()
-            placement = next((p for p in placements if p.start == name.start), None)
-            if profile is None or placement is None:
-                _refuse(
-                    ref,
-                    result.device,
-                    f"GPU {known.gpu.uuid} ({known.gpu.product_name}) has no profile {name.profile_id} at {name.start}",
-                    "delete the claim so that it is allocated again",
-                )
-            return Wanted(result=result, known=known, profile=profile, placement=placement)
-
-
 def plan_prepare(
     claim: AllocatedClaim,
     wanted: Sequence[Wanted],
@@ -212,21 +147,13 @@ def plan_prepare(
     )
 
 
-def plan_time_slice(one: Wanted, config: DeviceConfig) -> str | None:
-    """The interval to apply. It has no effect on a partition: accepted there and not applied.
-
-    Admin access changes nothing (invariant 4).
-    """
-    return config.time_slice if one.profile is None and not one.result.admin_access else None
-
-
 def _plan_admin(ref: ClaimRef, one: Wanted, view: GpuView) -> Action:
     """Admin access never creates, changes or destroys (invariant 4): it sees what lives."""
     if one.profile is None or one.placement is None:
         return UseWhole()
     live = _find_described(view, one)
     if live is None or live.mig_uuid is None:
-        _refuse(
+        refuse(
             ref,
             one.result.device,
             "admin access was asked for a partition that does not live, and admin access never makes one",
@@ -240,7 +167,7 @@ def _plan_whole(ref: ClaimRef, one: Wanted, view: GpuView, others: _Others, swit
         if view.instances:
             _refuse_occupied(ref, one, view.instances[0], others)
         if not view.known.gpu.resetless_mig:
-            _refuse(
+            refuse(
                 ref,
                 one.result.device,
                 f"GPU {one.gpu_uuid} is in MIG mode, which this model leaves only by a reset",
@@ -259,7 +186,7 @@ def _plan_partition(
     if view.static:
         live = _find_described(view, one)
         if live is None or live.mig_uuid is None:
-            _refuse(
+            refuse(
                 ref,
                 one.result.device,
                 "its GPU is set to static partitions and this one does not exist (any more)",
@@ -270,10 +197,10 @@ def _plan_partition(
         if _overlap(instance.placement, placement):
             _refuse_occupied(ref, one, instance, others)
     if view.mig_enabled is None:
-        _refuse(ref, one.result.device, f"GPU {one.gpu_uuid} has no MIG", "delete the pod so that it gets another")
+        refuse(ref, one.result.device, f"GPU {one.gpu_uuid} has no MIG", "delete the pod so that it gets another")
     if not view.mig_enabled:
         if not view.known.gpu.resetless_mig:
-            _refuse(
+            refuse(
                 ref,
                 one.result.device,
                 f"GPU {one.gpu_uuid} is not in MIG mode, which this model enters only by a reset",
@@ -320,7 +247,7 @@ def _check_beside_own(ref: ClaimRef, one: Wanted, planned: Sequence[PlannedDevic
             continue
         theirs = _planned_placement(other)
         if theirs is None or one.placement is None or _overlap(theirs, one.placement):
-            _refuse(
+            refuse(
                 ref,
                 one.result.device,
                 f"the claim was also given {other.result.device}, and the two exclude each other",
@@ -353,13 +280,13 @@ def _refuse_occupied(ref: ClaimRef, one: Wanted, instance: GpuInstance, others: 
         f"{instance.placement.start + instance.placement.size - 1}"
     )
     if others.damaged:
-        _refuse(
+        refuse(
             ref,
             one.result.device,
             f"{where} and may belong to a claim whose record is damaged (UID {', '.join(others.damaged)})",
             "end that claim's pod, or repair its record, and compare again",
         )
-    _refuse(
+    refuse(
         ref,
         one.result.device,
         f"{where} and was not made by Tesela",
@@ -369,13 +296,9 @@ def _refuse_occupied(ref: ClaimRef, one: Wanted, instance: GpuInstance, others: 
 
 def _refuse_held(ref: ClaimRef, device: str, held: str, holder: ClaimRecord) -> NoReturn:
     what = "it is" if held == device else f"{held} on the same GPU is"
-    _refuse(
+    refuse(
         ref,
         device,
         f"{what} still held by claim {holder.claim}",
         "it is free once the kubelet has unprepared that claim",
     )
-
-
-def _refuse(ref: ClaimRef, device: str, cause: str, next_step: str) -> NoReturn:
-    raise ClaimRefused(f"claim {ref.namespace}/{ref.name}: device {device}: {cause}; {next_step}")

@@ -17,10 +17,11 @@ from tesela.core.claim import AllocatedClaim
 from tesela.core.config import DeviceConfig, resolve_config
 from tesela.core.errors import ApiNotFound, ClaimRefused, NvmlError, TryAgain
 from tesela.core.model import ClaimRef, PreparedDevice
-from tesela.core.prepare import GpuView, Wanted, plan_prepare, plan_wanted
+from tesela.core.prepare import GpuView, plan_prepare
 from tesela.core.record import ClaimRecord, ClaimState, Grant
 from tesela.core.release import is_stale, render_lost
 from tesela.core.shape import PartitionSource, plan_shape
+from tesela.core.wanted import Wanted, plan_wanted
 from tesela.edge.documents.claim import decode_claim
 from tesela.edge.documents.config import decode_configs
 from tesela.edge.kube.port import RESOURCE_CLAIMS

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tesela.core.config import DeviceConfig, resolve_config
 from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, StateError
 from tesela.core.model import ClaimRef, LivePartition
-from tesela.core.prepare import Wanted, check_not_held, plan_time_slice, plan_wanted
+from tesela.core.prepare import check_not_held
 from tesela.core.record import (
     ClaimRecord,
     ClaimState,
@@ -23,6 +23,7 @@ from tesela.core.record import (
     RecordedPartition,
 )
 from tesela.core.shape import PartitionSource, plan_shape
+from tesela.core.wanted import Wanted, plan_time_slice, plan_wanted
 from tesela.edge.documents.claim import decode_claim
 from tesela.edge.documents.config import decode_configs
 from tesela.edge.kube.port import RESOURCE_CLAIMS
