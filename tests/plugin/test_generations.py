@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from tesela.core.record import ClaimState
 from tesela.edge.simulator.faults import Fault
@@ -221,8 +219,36 @@ def test_a_partition_half_made_before_anybody_noticed_is_undone(world, ref, even
 
 
 def test_a_claim_given_back_between_the_two_looks_is_no_loss(world, ref):
-    known, uuid = world.node.lookout.roster, world.uuid(0)
+    known = world.node.lookout.roster.find_number(0)
     world.unprepare(ref)
 
-    with contextlib.ExitStack() as locks:
-        assert not world.node.lookout._is_lost(known, uuid, (uuid,), locks)
+    assert not world.node.lookout._is_lost(known, emptied=True)
+
+
+def test_a_partition_half_made_after_a_reload_that_nobody_noticed_is_undone(world):
+    """No claim was there to lose anything: only the module tells."""
+    world.reload_module()
+    late = world.claim("late", world.partition(0, "1g.5gb", 0))
+    world.machine.inject(Fault(function="create_compute_instance"))
+    world.machine.inject(Fault(function="destroy_gpu_instance", times=2))
+    world.refuse(late)
+    world.start()
+
+    assert world.instances(0) == ()
+
+
+def test_what_another_process_makes_during_a_look_is_not_taken_for_lost(world, ref):
+    """The look has seen the GPU before it, and the record after it."""
+    other = world.build()
+    other.lookout.refresh()
+    late = world.claim("late", world.partition(0, "1g.5gb", 0))
+    pending = [lambda: world.serve(late, other)]
+    world.machine.on_call.append(
+        lambda name, phase: (
+            pending.pop()() if pending and name == "get_cuda_driver_version" and phase == "after" else None
+        )
+    )
+    world.reset(0)
+    world.look()
+
+    assert (world.unprepare(late), world.unprepare(ref), world.leftovers()) == (None, None, [])
