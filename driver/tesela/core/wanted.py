@@ -5,15 +5,19 @@ Pure, and every refusal is a `ClaimRefused` whose message names the claim, the d
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from tesela.core.claim import AllocatedClaim, AllocatedResult
 from tesela.core.config import DeviceConfig
 from tesela.core.errors import ClaimRefused
 from tesela.core.model import ClaimRef, Placement, Profile
-from tesela.core.naming import PartitionName, WholeName, parse_device_name
+from tesela.core.naming import PartitionName, WholeName, parse_device_name, render_profile_label
 from tesela.core.roster import KnownGpu, Roster
+
+_OTHER_LABEL: Final = re.compile(r"([1-9][0-9]*)g[0-9]+gb(?:-[a-z0-9-]+)?")
+"""`1g5gb`, `1g24gb-me`: compute slices, memory, what engines it has or lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,27 @@ def _resolve(ref: ClaimRef, result: AllocatedResult, roster: Roster, pool: str) 
                     f"GPU {known.gpu.uuid} ({known.gpu.product_name}) has no profile {name.profile_id} at {name.start}",
                     "delete the claim so that it is allocated again",
                 )
+            if not _may_be_called(profile, name.profile_label):
+                refuse(
+                    ref,
+                    result.device,
+                    f"profile {profile.profile_id} of GPU {known.gpu.uuid} is {profile.name}, and no driver calls it "
+                    f"{name.profile_label}",
+                    "delete the claim so that it is allocated again, and look who else publishes devices in this pool",
+                )
             return Wanted(result=result, known=known, profile=profile, placement=placement)
+
+
+def _may_be_called(profile: Profile, label: str) -> bool:
+    """Whether a driver may have called the profile so when the claim was allocated.
+
+    Profile ids are the same in every release of NVIDIA's driver and names are not (docs/decisions/0014): the memory
+    and the suffix may differ, the compute slices never do.
+    """
+    if label == render_profile_label(profile.name):
+        return True
+    other = _OTHER_LABEL.fullmatch(label)
+    return other is not None and int(other[1]) == profile.compute_slices
 
 
 def plan_time_slice(one: Wanted, config: DeviceConfig) -> str | None:
