@@ -6,15 +6,16 @@ Pure: callers hold the locks, read the records and the GPUs, and perform the pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from tesela.core.claim import AllocatedClaim, AllocatedResult
 from tesela.core.config import DeviceConfig
-from tesela.core.model import ClaimRef, GpuInstance, LivePartition, Placement, Profile
+from tesela.core.model import ClaimRef, GpuInstance, LivePartition, Placement, Profile, Shape
 from tesela.core.record import ClaimRecord, Grant, RecordedDevice, find_holder
 from tesela.core.roster import KnownGpu
+from tesela.core.shape import PolicyRule, explain_withheld
 from tesela.core.wanted import Wanted, plan_time_slice, refuse
 
 
@@ -23,14 +24,14 @@ class GpuView:
     """One GPU as seen under its lock.
 
     `mig_enabled` is None without MIG. `instances` is every GPU instance; `described` those in slots that the claim
-    wants. `static`: partitions are made by somebody else, never by us.
+    wants. `rule` is the policy's: where it says static, partitions are made by somebody else, never by us.
     """
 
     known: KnownGpu
     mig_enabled: bool | None
     instances: tuple[GpuInstance, ...]
     described: tuple[LivePartition, ...]
-    static: bool
+    rule: PolicyRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +113,14 @@ def plan_prepare(
     views: Mapping[str, GpuView],
     records: Iterable[ClaimRecord],
     damaged: Iterable[str] = (),
+    held: Container[str] = (),
 ) -> PreparePlan:
     """The plan for `claim`, or ClaimRefused.
 
     `configs` runs parallel to `wanted`. `views` holds the claim's GPUs by UUID, seen under their locks. `records` are
     all records on disk; the claim's own is left out of account, its leftovers have been undone before. `damaged` are
-    the UIDs of claims whose records cannot be read: what they hold is not known.
+    the UIDs of claims whose records cannot be read: what they hold is not known. `held` are devices that the claim's
+    own record held: the policy may have changed since, and takes nothing away. Nor has it a say in admin access.
     """
     others = _Others(
         records=tuple(record for record in records if record.claim.uid != claim.ref.uid), damaged=tuple(damaged)
@@ -130,6 +133,8 @@ def plan_prepare(
             action = _plan_admin(claim.ref, one, view)
             devices.append(PlannedDevice(result=one.result, known=view.known, action=action, time_slice=None))
             continue
+        if one.result.device not in held:
+            _check_policy(claim.ref, one, view)
         check_not_held(claim.ref, one, others.records)
         _check_beside_own(claim.ref, one, devices)
         if one.profile is None:
@@ -145,6 +150,18 @@ def plan_prepare(
         switches=tuple(switches[uuid] for uuid in sorted(switches)),
         devices=tuple(devices),
     )
+
+
+def _check_policy(ref: ClaimRef, one: Wanted, view: GpuView) -> None:
+    """A claim that was allocated before the policy changed may want what is not offered any more."""
+    withheld = explain_withheld(view.rule, one.profile, mig_enabled=bool(view.mig_enabled))
+    if withheld is not None:
+        refuse(
+            ref,
+            one.result.device,
+            f"its GPU {one.gpu_uuid} is {withheld}",
+            "delete the claim so that it is allocated again, or change the policy",
+        )
 
 
 def _plan_admin(ref: ClaimRef, one: Wanted, view: GpuView) -> Action:
@@ -183,7 +200,7 @@ def _plan_partition(
     profile, placement = one.profile, one.placement
     assert profile is not None
     assert placement is not None
-    if view.static:
+    if view.rule.mode is Shape.STATIC:
         live = _find_described(view, one)
         if live is None or live.mig_uuid is None:
             refuse(

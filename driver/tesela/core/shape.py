@@ -56,6 +56,23 @@ DEFAULT_POLICY = Policy()
 """No rules: on demand everywhere."""
 
 
+def explain_withheld(rule: PolicyRule, profile: Profile | None, *, mig_enabled: bool) -> str | None:
+    """Why the policy keeps a device of its GPU back (`profile` None: the whole GPU), None where it lets it out.
+
+    The policy alone, in words that follow "its GPU is": what a mode makes of a GPU is `plan_shape`'s.
+    """
+    match rule.mode:
+        case Shape.IGNORE:
+            return "set to ignore in the policy file"
+        case Shape.WHOLE if profile is not None:
+            return "set to be given whole in the policy file"
+        case Shape.STATIC if profile is None and mig_enabled:
+            return "in MIG mode and set to static partitions in the policy file"
+    if profile is not None and rule.allowed_profiles is not None and profile.name not in rule.allowed_profiles:
+        return f"set to the profiles {', '.join(rule.allowed_profiles) or 'none'} in the policy file"
+    return None
+
+
 class PartitionSource(StrEnum):
     """Where the partitions of a shape come from: every legal one, those that live already, or none at all."""
 

@@ -20,7 +20,6 @@ from tesela.core.model import ClaimRef, PreparedDevice
 from tesela.core.prepare import GpuView, plan_prepare
 from tesela.core.record import ClaimRecord, ClaimState, Grant
 from tesela.core.release import is_stale, render_lost
-from tesela.core.shape import PartitionSource, plan_shape
 from tesela.core.wanted import Wanted, plan_wanted
 from tesela.edge.documents.claim import decode_claim
 from tesela.edge.documents.config import decode_configs
@@ -126,11 +125,12 @@ def _prepare_locked(
             return None
         grants = _undo(node, record, deadline) if record is not None else ()
         deadline.check(f"claim {ref}")
-        return _prepare_anew(node, request, grants, deadline)
+        held = frozenset(device.device for device in record.devices) if record is not None else frozenset()
+        return _prepare_anew(node, request, grants, held, deadline)
 
 
 def _prepare_anew(
-    node: Node, request: _Request, grants: tuple[Grant, ...], deadline: Deadline
+    node: Node, request: _Request, grants: tuple[Grant, ...], held: frozenset[str], deadline: Deadline
 ) -> tuple[PreparedDevice, ...] | None:
     ref = request.claim.ref
     try:
@@ -140,7 +140,7 @@ def _prepare_anew(
     if any(node.lookout.is_emptied(view.known, view.instances) for view in views.values()):
         return None  # a reset that nobody noticed: what is made must be of the generation after it
     records, damaged = list_holders(node)
-    plan = plan_prepare(request.claim, request.wanted, request.configs, views, records, damaged)
+    plan = plan_prepare(request.claim, request.wanted, request.configs, views, records, damaged, held)
     return perform(node, replace(plan, grants=grants), records, deadline)
 
 
@@ -159,7 +159,7 @@ def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted]) -> GpuView:
         mig_enabled=_get_mig_enabled(node, gpu_uuid) if known.gpu.mig_enabled is not None else None,
         instances=instances,
         described=tuple(node.partitions.describe(one) for one in instances if (one.profile_id, one.placement) in slots),
-        static=plan_shape(known, node.policy).partitions is PartitionSource.STATIC,
+        rule=node.policy.find_rule(known),
     )
 
 

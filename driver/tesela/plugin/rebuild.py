@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tesela.core.config import DeviceConfig, resolve_config
 from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, StateError
-from tesela.core.model import ClaimRef, LivePartition
+from tesela.core.model import ClaimRef, LivePartition, Shape
 from tesela.core.prepare import check_not_held
 from tesela.core.record import (
     ClaimRecord,
@@ -22,7 +22,6 @@ from tesela.core.record import (
     RecordedDevice,
     RecordedPartition,
 )
-from tesela.core.shape import PartitionSource, plan_shape
 from tesela.core.wanted import Wanted, plan_time_slice, plan_wanted
 from tesela.edge.documents.claim import decode_claim
 from tesela.edge.documents.config import decode_configs
@@ -153,7 +152,7 @@ def _rebuild_device(node: Node, one: Wanted, config: DeviceConfig, taken: frozen
     if one.profile is None or one.placement is None:
         return device
     live = _find_live(node, one)
-    made = plan_shape(one.known, node.policy).partitions is not PartitionSource.STATIC and not one.result.admin_access
+    made = node.policy.find_rule(one.known).mode is not Shape.STATIC and not one.result.admin_access
     ours = made and live is not None and live.mig_uuid not in taken
     partition = RecordedPartition(
         profile_id=one.profile.profile_id,
