@@ -1,7 +1,7 @@
 """Our allocator gives the verdicts of the scheduler's own: on generated worlds, and on hand-written ones.
 
-The genuine allocator is the Go module that the scheduler uses; `allocator_compare/main.go` runs it. The seed is fixed
-so that a run can be repeated; TESELA_WORLDS_SEED sets another.
+The genuine allocator is the Go module that the scheduler uses; `allocator_compare/scheduler/main.go` runs it. The seed
+is fixed so that a run can be repeated, and printed; TESELA_WORLDS_SEED sets another.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from e2e.allocator_compare.generated import make_world
 from e2e.allocator_compare.genuine import build, judge_all
 from e2e.allocator_compare.hand_written import load_worlds, summarize
 from e2e.allocator_compare.judge import judge
+from e2e.harness import progress
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -39,7 +40,7 @@ def program() -> Path:
 
 @pytest.fixture(scope="module")
 def worlds() -> list[dict[str, Any]]:
-    sys.stdout.write(f"\nallocator worlds: seed {SEED}\n")
+    progress.say(f"{WORLDS} generated worlds of seed {SEED}; TESELA_WORLDS_SEED sets another")
     return [make_world(SEED, index) for index in range(WORLDS)]
 
 

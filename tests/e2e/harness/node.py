@@ -61,8 +61,8 @@ class Node:
 
     def close(self) -> None:
         """Stops both and removes the driver's folder and slices, so that other GPUs can take the node."""
-        for process in (self.cluster.processes.pop(name) for name in list(self.cluster.processes) if _is_ours(name)):
-            process.stop()
+        for name in sorted(filter(_is_ours, self.cluster.processes)):  # drivers first: they say goodbye to the GPUs
+            self.cluster.processes.pop(name).stop()
         shutil.rmtree(self.cluster.kubelet_folder / "plugins" / DRIVER, ignore_errors=True)
         for path in list_cdi_files(self.cluster):
             path.unlink()
