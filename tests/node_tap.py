@@ -7,6 +7,7 @@ GPUs stay as they are.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -35,6 +36,7 @@ class Tap:
         self._untapped = UNTAPPED.keys() - ({"rosters"} if looks else set())
         self.calls: list[str] = []
         self._at: tuple[int, Phase] | None = None
+        self._guard = threading.Lock()
 
     def wrap(self, ports: Ports) -> Ports:
         """The ports with the tap in front."""
@@ -58,8 +60,9 @@ class Tap:
         self._at = None
 
     def call(self, name: str, call: Callable[[], Any]) -> Any:
-        number = len(self.calls)
-        self.calls.append(name)
+        with self._guard:  # a look calls from a thread per GPU
+            number = len(self.calls)
+            self.calls.append(name)
         self._die(number, "before", name)
         try:
             result = call()

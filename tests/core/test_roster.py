@@ -59,7 +59,9 @@ def test_a_gpu_that_is_not_seen_is_kept_with_its_last_facts():
 
 
 def test_a_gpu_that_does_not_answer_stays_as_it_was():
-    assert look(roster(ONE), silent={ONE.uuid}).gpus == (known(ONE),)
+    before = look(roster(ONE), ONE)
+
+    assert look(before, silent={ONE.uuid}).gpus == before.gpus
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,11 @@ def test_versions_that_nvml_does_not_tell_keep_their_last_value():
     after = plan_roster(roster(ONE), silent, boot_id="boot-1", module_token="module-1")
 
     assert (after.driver_version, after.cuda_driver_version) == ("580.95.05", 13000)
+
+
+def test_a_gpu_whose_generation_takes_no_account_of_a_reload_yet_rises_at_the_next_look():
+    """It was held back, because somebody was at work on it."""
+    before = look(EMPTY_ROSTER, ONE)
+    held_back = replace(before, module_token="module-2")
+
+    assert generation(look(held_back, ONE, module_token="module-2")) == 2

@@ -19,13 +19,15 @@ class KnownGpu:
     """A GPU seen at least once.
 
     `number` is N of `gpu-N`, bound at first sight. `gpu` is what was seen last. `generation` counts the times that all
-    partitions of this GPU were lost together: boot, module reload, GPU gone and back, reset.
+    partitions of this GPU were lost together: boot, module reload, GPU gone and back, reset. `epoch` is the boot and
+    module load that this number takes account of (`render_epoch`); empty means the roster's.
     """
 
     number: int
     gpu: Gpu
     present: bool
     generation: int
+    epoch: str = ""
 
     @property
     def name(self) -> str:
@@ -46,6 +48,19 @@ class Roster:
     cuda_driver_version: int
     gpus: tuple[KnownGpu, ...]
 
+    @property
+    def epoch(self) -> str:
+        """The boot and the load of the kernel module that the last look saw."""
+        return render_epoch(self.boot_id, self.module_token)
+
+    def epoch_of(self, known: KnownGpu) -> str:
+        """The boot and module load that the generation of `known` takes account of."""
+        return known.epoch or self.epoch
+
+    def replace_gpu(self, known: KnownGpu) -> Roster:
+        """The roster with this entry in place of the one of the same GPU."""
+        return replace(self, gpus=tuple(known if one.gpu.uuid == known.gpu.uuid else one for one in self.gpus))
+
     def find(self, gpu_uuid: str) -> KnownGpu | None:
         """The known GPU with this UUID."""
         return next((known for known in self.gpus if known.gpu.uuid == gpu_uuid), None)
@@ -53,6 +68,11 @@ class Roster:
     def find_number(self, number: int) -> KnownGpu | None:
         """The known GPU whose devices carry this number."""
         return next((known for known in self.gpus if known.number == number), None)
+
+
+def render_epoch(boot_id: str, module_token: str) -> str:
+    """One text for a boot and a load of the kernel module: with another one, no partition of before lives."""
+    return f"{boot_id}/{module_token}"
 
 
 EMPTY_ROSTER = Roster(boot_id="", module_token="", driver_version="", cuda_driver_version=0, gpus=())
@@ -75,16 +95,15 @@ def plan_roster(
     recorded MIG UUID still lives: such a UUID is new with each creation, so nothing was lost. A GPU in
     `seen.silent` stays as it was, but for its generation: a boot or a reload spares nobody.
     """
-    reloaded = bool(known.boot_id) and (known.boot_id, known.module_token) != (boot_id, module_token)
+    epoch = render_epoch(boot_id, module_token)
     emptied_uuids, surviving_uuids = frozenset(emptied), frozenset(surviving)
     seen_by_uuid = {gpu.uuid: gpu for gpu in seen.gpus}
     kept = [
-        replace(old, generation=old.generation + 1 if reloaded and old.present else old.generation)
-        if old.gpu.uuid in seen.silent
-        else _plan_known(
+        _plan_known(
             old,
-            seen_by_uuid.get(old.gpu.uuid),
-            raised=reloaded or not old.present or old.gpu.uuid in emptied_uuids,
+            old.gpu if old.gpu.uuid in seen.silent and old.present else seen_by_uuid.get(old.gpu.uuid),
+            epoch=epoch,
+            raised=known.epoch_of(old) != epoch or not old.present or old.gpu.uuid in emptied_uuids,
             survives=old.gpu.uuid in surviving_uuids,
         )
         for old in known.gpus
@@ -96,7 +115,7 @@ def plan_roster(
             continue
         number = gpu.minor if gpu.minor not in taken else _lowest_free(taken)
         taken.add(number)
-        kept.append(KnownGpu(number=number, gpu=gpu, present=True, generation=1))
+        kept.append(KnownGpu(number=number, gpu=gpu, present=True, generation=1, epoch=epoch))
     return Roster(
         boot_id=boot_id,
         module_token=module_token,
@@ -106,11 +125,11 @@ def plan_roster(
     )
 
 
-def _plan_known(old: KnownGpu, gpu: Gpu | None, *, raised: bool, survives: bool) -> KnownGpu:
+def _plan_known(old: KnownGpu, gpu: Gpu | None, *, epoch: str, raised: bool, survives: bool) -> KnownGpu:
     if gpu is None:
         return replace(old, present=False)
     generation = old.generation + (1 if raised and not survives else 0)
-    return KnownGpu(number=old.number, gpu=gpu, present=True, generation=generation)
+    return KnownGpu(number=old.number, gpu=gpu, present=True, generation=generation, epoch=epoch)
 
 
 def _lowest_free(taken: set[int]) -> int:

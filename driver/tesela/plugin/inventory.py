@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from tesela.core.errors import NvmlError, NvmlTimeout
@@ -16,10 +20,14 @@ from tesela.core.slices.device import render_bus_id
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import GpuInstanceProfileInfo, Nvml
 from tesela.plugin.partition import Partitions
+from tesela.plugin.side_by_side import run_side_by_side
 
 log = logging.getLogger(__name__)
 
 _OPTIONAL = (codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND, codes.INVALID_ARGUMENT)
+LOOK_TIMEOUT_S: Final = 60.0
+"""For all calls on one GPU together: on a GPU that nobody keeps initialized the first ones take seconds."""
+
 _GONE = (codes.GPU_IS_LOST, codes.NOT_FOUND)
 
 BRANDS: Final[dict[int, str]] = {
@@ -69,43 +77,72 @@ class Topology(Protocol):
         ...
 
 
-def discover(nvml: Nvml, topology: Topology, walker: Partitions, before: Inventory | None = None) -> Inventory:
-    """Every GPU that answers, in NVML index order, and every live partition.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What one index showed. Without `gpu` it is gone, or `silent`; `uuid` is empty where even that was not told."""
+
+    uuid: str = ""
+    gpu: Gpu | None = None
+    live: tuple[LivePartition, ...] = ()
+    silent: bool = False
+
+
+def discover(
+    nvml: Nvml,
+    topology: Topology,
+    walker: Partitions,
+    before: Inventory | None = None,
+    *,
+    uuids: Mapping[int, str] = MappingProxyType({}),
+    timeout_s: float = LOOK_TIMEOUT_S,
+) -> Inventory:
+    """Every GPU that answers, in NVML index order, and every live partition; the GPUs are read side by side.
 
     Which MIG profiles a GPU has is taken from the look `before` while the driver is the same: more than half of a
-    look's calls ask for that. A GPU that NVML calls lost is left out, one that fails otherwise is `silent`. NvmlError
-    or NvmlTimeout only where NVML as a whole fails: count, versions, or a UUID that cannot be read.
+    look's calls ask for that. A GPU that NVML calls lost is left out, one that fails otherwise, or takes longer than
+    `timeout_s`, is `silent`: by the UUID that its index had before (`uuids`) where it does not even tell that one.
+    NvmlError or NvmlTimeout only where NVML as a whole fails: count and versions.
     """
-    gpus: list[Gpu] = []
-    partitions: list[LivePartition] = []
-    silent: set[str] = set()
     driver_version = nvml.get_driver_version()
     profiles = _keep_profiles(before, driver_version)
-    for index in range(nvml.get_device_count()):
-        try:
-            uuid = nvml.get_uuid(index)
-        except NvmlError as error:
-            if error.code not in _GONE:
-                raise
-            log.warning("GPU at index %d is gone: %s", index, error)
+    indices = range(nvml.get_device_count())
+    looks = {index: partial(_look_at, nvml, topology, walker, index, profiles) for index in indices}
+    seen = run_side_by_side(looks, timeout_s=timeout_s, name="look")
+    gpus = [one for index in indices if (one := seen.get(index)) is not None and one.gpu is not None]
+    silent = {one.uuid for one in seen.values() if one.silent and one.uuid}
+    answered = {one.uuid for one in seen.values() if one.uuid}
+    for index in indices:
+        if index in seen and not (seen[index].silent and not seen[index].uuid):
             continue
-        try:
-            gpu = _read_gpu(nvml, topology, index, uuid, profiles.get(uuid))
-            live = walker.list_live(gpu.uuid, gpu.profiles) if gpu.mig_enabled else ()
-        except (NvmlError, NvmlTimeout) as error:
-            if not (isinstance(error, NvmlError) and error.code in _GONE):
-                silent.add(uuid)
-            log.warning("GPU %s at index %d does not answer: %s", uuid, index, error)
-            continue
-        gpus.append(gpu)
-        partitions.extend(live)
+        uuid = uuids.get(index, "")
+        log.warning("the GPU at index %d does not tell its UUID: %s", index, uuid or "one never seen, left out")
+        if uuid and uuid not in answered:
+            silent.add(uuid)
     return Inventory(
         driver_version=driver_version,
         cuda_driver_version=nvml.get_cuda_driver_version(),
-        gpus=tuple(gpus),
-        partitions=tuple(partitions),
+        gpus=tuple(one.gpu for one in gpus if one.gpu is not None),
+        partitions=tuple(partition for one in gpus for partition in one.live),
         silent=frozenset(silent),
     )
+
+
+def _look_at(
+    nvml: Nvml, topology: Topology, walker: Partitions, index: int, profiles: Mapping[str, tuple[Profile, ...]]
+) -> _Seen:
+    """One GPU. Whatever it does, the others are seen."""
+    uuid = ""
+    try:
+        uuid = nvml.get_uuid(index)
+        gpu = _read_gpu(nvml, topology, index, uuid, profiles.get(uuid))
+        live = walker.list_live(gpu.uuid, gpu.profiles) if gpu.mig_enabled else ()
+    except (NvmlError, NvmlTimeout) as error:
+        log.warning("GPU %s at index %d does not answer: %s", uuid or "of unknown UUID", index, error)
+        return _Seen(uuid=uuid, silent=not (isinstance(error, NvmlError) and error.code in _GONE))
+    except Exception:
+        log.exception("GPU %s at index %d cannot be read, which is a fault of the driver", uuid, index)
+        return _Seen(uuid=uuid, silent=True)
+    return _Seen(uuid=uuid, gpu=gpu, live=live)
 
 
 def _keep_profiles(before: Inventory | None, driver_version: str) -> dict[str, tuple[Profile, ...]]:

@@ -1,8 +1,10 @@
 """Keep the roster true: look at the machine, compare with what is on disk, write what changed.
 
 Only this file writes the roster. Two driver processes may look at once, so reading and writing happen under the
-roster's lock, and what counts is the file. A GPU whose generation is to rise is looked at again under its own lock, and
-the lock is kept until the new generation is on disk, because a prepare or unprepare may be halfway through.
+roster's lock, which is held for the disk alone, and what counts is the file. A GPU whose generation is to rise is held
+back, looked at again under its own lock, and that lock is kept until the new generation is on disk, because a prepare
+or unprepare may be halfway through: each GPU by itself, so that one that hangs holds up no other. Its entry says which
+boot and module load it takes account of, so that a GPU held back is not forgotten.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 
 from tesela.core.errors import NvmlError, StateError, TryAgain
 from tesela.core.model import GpuInstance, Inventory
 from tesela.core.record import ClaimRecord, ClaimState, RecordedPartition
-from tesela.core.roster import KnownGpu, Roster, plan_roster
+from tesela.core.roster import KnownGpu, Roster, plan_roster, render_epoch
 from tesela.edge.host.host import Host
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.locks import FileLocks, hold
@@ -28,10 +30,15 @@ from tesela.plugin.partition import Partitions
 log = logging.getLogger(__name__)
 
 _LOCK_TIMEOUT_S = 10.0
+_GPU_WAIT_S = 3.0
+"""Whoever works on a GPU notes a reload himself, so a look need not insist."""
 
 
 class Lookout:
-    """The one that looks. `roster` and `inventory` are the latest; both are replaced, never edited."""
+    """The one that looks; one thread at a time calls `refresh`.
+
+    `roster` and `inventory` are the latest; both are replaced, never edited.
+    """
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Lookout:
         roster_store: RosterStore,
         records: RecordStore,
         locks: FileLocks,
+        gpu_wait_s: float = _GPU_WAIT_S,
     ) -> None:
         self._nvml = nvml
         self._partitions = partitions
@@ -49,7 +57,8 @@ class Lookout:
         self._roster_store = roster_store
         self._records = records
         self._locks = locks
-        self._guard = threading.Lock()
+        self._gpu_wait_s = gpu_wait_s
+        self._guard = threading.Lock()  # of `_raised`
         self._roster = roster_store.read_roster()
         self._raised: set[str] = set()
         self._inventory = Inventory(driver_version="", cuda_driver_version=0, gpus=(), partitions=())
@@ -72,83 +81,116 @@ class Lookout:
     def refresh(self) -> tuple[str, ...]:
         """Look, write what changed; returns the UUIDs whose generation rose since the last call.
 
-        NvmlError where NVML as a whole fails, TryAgain where a lock is not to be had.
+        NvmlError where NVML as a whole fails, TryAgain where the roster's lock is not to be had.
         """
-        with self._guard:
-            self._look()
-            raised, self._raised = tuple(sorted(self._raised)), set()
-        return raised
-
-    def catch_up(self) -> None:
-        """Look now if the kernel module was loaded anew since the last look: what is made next is of a new generation.
-
-        Whoever is about to create or destroy calls this, holding no GPU's lock. Errors as `refresh`.
-        """
-        if self._host.get_module_token() != self.roster.module_token:
-            self.look_again()
-
-    def look_again(self) -> None:
-        """Look now; the next `refresh` returns what it found. Errors as `refresh`."""
-        with self._guard:
-            self._look()
-
-    def is_emptied(self, known: KnownGpu, instances: Sequence[GpuInstance]) -> bool:
-        """Whether the recorded partitions of a locked GPU are all gone, which no look has noticed yet.
-
-        By their places alone, which costs no call; a look compares the UUIDs.
-        """
-        slots = {(one.profile_id, one.placement) for one in instances}
-        recorded = list(_list_prepared(known, self._records.list().records))
-        return bool(recorded) and not any((one.profile_id, one.placement) in slots for one in recorded)
-
-    def _look(self) -> None:
-        seen = discover(self._nvml, self._host, self._partitions, self._inventory)
+        uuids = {known.gpu.index: known.gpu.uuid for known in self.roster.gpus if known.present}
+        seen = discover(self._nvml, self._host, self._partitions, self._inventory, uuids=uuids)
         boot_id, module_token = self._host.get_boot_id(), self._host.get_module_token()
-        with hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"), contextlib.ExitStack() as locks:
+        epoch = render_epoch(boot_id, module_token)
+        with self._hold_roster():
             known = self._roster_store.read_roster()
             records = self._records.list().records
-            emptied = _list_emptied(known, seen, records) if known.boot_id == boot_id else ()
+            emptied = _list_emptied(known, seen, records, epoch)
             surviving = _list_surviving(known, seen, records)
-            plan = partial(plan_roster, known, seen, boot_id=boot_id, module_token=module_token, emptied=emptied)
-            roster = plan(surviving=surviving)
-            if raised := _list_raised(known, roster):
-                # Nobody may be at work on them until the new generation is on disk: what is made meanwhile would count
-                # as lost.
-                spared = [uuid for uuid in raised if not self._is_lost(known, uuid, emptied, locks)]
-                roster = plan(surviving=(*surviving, *spared))
-                raised = _list_raised(known, roster)
+            planned = plan_roster(
+                known, seen, boot_id=boot_id, module_token=module_token, emptied=emptied, surviving=surviving
+            )
+            raised = _list_raised(known, planned)
+            roster = planned
+            for uuid in raised:
+                roster = roster.replace_gpu(_hold_back(known, uuid))
             if roster != known:
                 self._roster_store.write_roster(roster)
         self._inventory, self._roster = seen, roster
-        self._raised.update(raised)
         for uuid in raised:
-            log.warning("GPU %s lost all its partitions: boot, module reload, reset, or gone and back", uuid)
+            self._settle(_get(roster, uuid), _get(planned, uuid), emptied=uuid in emptied)
+        with self._guard:
+            risen, self._raised = tuple(sorted(self._raised)), set()
+        return risen
 
-    def _is_lost(self, known: Roster, uuid: str, emptied: Sequence[str], locks: contextlib.ExitStack) -> bool:
-        """A second look at one GPU under its lock, which stays with `locks`.
+    def catch_up(self, gpu_uuid: str) -> None:
+        """Note a boot or a module reload that the GPU's generation takes no account of yet.
 
-        A GPU that only looks emptied is left to the next look where it is busy or silent.
+        What is made next is of a new generation, and what is recorded of an older one is not destroyed. Whoever is
+        about to work on a GPU calls this and holds the GPU's lock. It costs no call of NVML where nothing happened.
+        TryAgain where the roster's lock is not to be had.
         """
-        gpu = known.find(uuid)
-        assert gpu is not None, "only known GPUs rise"
+        epoch = render_epoch(self._host.get_boot_id(), self._host.get_module_token())
+        roster = self.roster
+        known = roster.find(gpu_uuid)
+        if known is not None and known.present and roster.epoch_of(known) != epoch:
+            self._settle_locked(known, replace(known, generation=known.generation + 1, epoch=epoch), emptied=False)
+
+    def note_if_emptied(self, known: KnownGpu, instances: Sequence[GpuInstance]) -> bool:
+        """Whether the recorded partitions of a GPU are all gone, which no look has noticed yet; it is noted then.
+
+        By their places alone, which costs no call; where they are gone, the UUIDs are compared. The caller holds the
+        GPU's lock, and begins anew after True.
+        """
+        slots = {(one.profile_id, one.placement) for one in instances}
+        recorded = list(_list_prepared(known, self._records.list().records))
+        if not recorded or any((one.profile_id, one.placement) in slots for one in recorded):
+            return False
+        self._settle_locked(known, replace(known, generation=known.generation + 1), emptied=True)
+        return True
+
+    def _hold_roster(self) -> contextlib.AbstractContextManager[object]:
+        return hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs")
+
+    def _settle(self, held_back: KnownGpu, planned: KnownGpu, *, emptied: bool) -> None:
+        """Raise the generation of one GPU where a second look confirms the loss, with nobody at work on it."""
+        uuid = held_back.gpu.uuid
         try:
-            locks.enter_context(hold(self._locks.gpu_lock(uuid), _LOCK_TIMEOUT_S, f"GPU {uuid}"))
-        except TryAgain:
-            if uuid in emptied:
-                return False
-            raise
+            with hold(self._locks.gpu_lock(uuid), self._gpu_wait_s, f"GPU {uuid}"):
+                self._settle_locked(held_back, planned, emptied=emptied)
+        except TryAgain as error:
+            log.warning("GPU %s seems to have lost its partitions, the next look tells: %s", uuid, error)
+
+    def _settle_locked(self, before: KnownGpu, planned: KnownGpu, *, emptied: bool) -> None:
+        """Write `planned`, with the generation of `before` where nothing was lost; nothing where another was faster."""
+        uuid = before.gpu.uuid
+        lost = self._is_lost(before, emptied=emptied)
+        with self._hold_roster():
+            roster = self._roster_store.read_roster()
+            if roster.find(uuid) != before:
+                return
+            settled = planned if lost else replace(planned, generation=before.generation)
+            if settled != before:
+                roster = roster.replace_gpu(settled)
+                self._roster_store.write_roster(roster)
+            self._roster = roster
+        if lost:
+            log.warning("GPU %s lost all its partitions: boot, module reload, reset, or gone and back", uuid)
+            with self._guard:
+                self._raised.add(uuid)
+
+    def _is_lost(self, known: KnownGpu, *, emptied: bool) -> bool:
+        """A second look at a GPU whose lock is held. One that only looks emptied and is silent is left as it is."""
+        uuid = known.gpu.uuid
         try:
-            live = {one.mig_uuid for one in self._partitions.list_live(uuid, gpu.gpu.profiles)}
+            live = {one.mig_uuid for one in self._partitions.list_live(uuid, known.gpu.profiles)}
         except (NvmlError, TryAgain) as error:
             log.warning("GPU %s seems to have lost its partitions and does not answer: %s", uuid, error)
-            return uuid not in emptied
+            return not emptied
         records = self._records.list().records
-        if uuid not in emptied:
-            return live.isdisjoint(one.mig_uuid for one in _list_recorded(gpu, records))
+        if not emptied:
+            return live.isdisjoint(one.mig_uuid for one in _list_recorded(known, records))
         # What the first look missed may have been given back since, or made and given back: then nothing is left to
         # miss, or a record on its way out, whose partition went under this lock.
-        prepared = [one.mig_uuid for one in _list_prepared(gpu, records)]
+        prepared = [one.mig_uuid for one in _list_prepared(known, records)]
         return bool(prepared) and live.isdisjoint(prepared)
+
+
+def _get(roster: Roster, uuid: str) -> KnownGpu:
+    known = roster.find(uuid)
+    assert known is not None, "only known GPUs rise"
+    return known
+
+
+def _hold_back(known: Roster, uuid: str) -> KnownGpu:
+    """The entry as it was, and of the epoch that it was of: the roster's own is about to change."""
+    before = _get(known, uuid)
+    return replace(before, epoch=known.epoch_of(before))
 
 
 def _list_raised(known: Roster, roster: Roster) -> tuple[str, ...]:
@@ -168,14 +210,18 @@ def _list_surviving(known: Roster, seen: Inventory, records: Sequence[ClaimRecor
     )
 
 
-def _list_emptied(known: Roster, seen: Inventory, records: Sequence[ClaimRecord]) -> tuple[str, ...]:
-    """The GPUs that answer, have prepared partitions of this generation, and none of them lives."""
+def _list_emptied(known: Roster, seen: Inventory, records: Sequence[ClaimRecord], epoch: str) -> tuple[str, ...]:
+    """The GPUs that answer, have prepared partitions of this generation, and none of them lives.
+
+    After a boot or a reload that is no surprise, and needs no second thought.
+    """
     answering = {gpu.uuid for gpu in seen.gpus}
     live = {one.mig_uuid for one in seen.partitions}
     return tuple(
         gpu.gpu.uuid
         for gpu in known.gpus
         if gpu.present
+        and known.epoch_of(gpu) == epoch
         and gpu.gpu.uuid in answering
         and (recorded := [one.mig_uuid for one in _list_prepared(gpu, records)])
         and live.isdisjoint(recorded)

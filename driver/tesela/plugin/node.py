@@ -51,10 +51,14 @@ class Node:
 
     @contextlib.contextmanager
     def hold_gpus(self, gpu_uuids: Iterable[str], deadline: Deadline) -> Iterator[None]:
-        """The locks of these GPUs, in ascending UUID order, for the length of the block."""
+        """The locks of these GPUs, in ascending UUID order, for the length of the block.
+
+        A boot or a module reload is noted before anybody works on a GPU.
+        """
         with contextlib.ExitStack() as stack:
             for uuid in sorted(set(gpu_uuids)):
                 stack.enter_context(hold(self.locks.gpu_lock(uuid), deadline.left_s, f"GPU {uuid}"))
+                self.lookout.catch_up(uuid)
             yield
 
     def list_instances(self, known: KnownGpu) -> tuple[GpuInstance, ...]:

@@ -59,8 +59,7 @@ def prepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[Prepar
 
 
 def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
-    """Another round where one found that less lives than the records say: the machine is looked at in between."""
-    node.lookout.catch_up()
+    """Another round where one found that less lives than the records say, and noted it."""
     for _ in range(_ROUNDS):
         record = read_or_rebuild(node, ref, deadline)
         request = None if record is not None and _may_answer(node, record) else _get_request(node, ref, deadline)
@@ -69,7 +68,6 @@ def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[P
         answer = _prepare_locked(node, ref, record, request, deadline)
         if answer is not None:
             return answer
-        node.lookout.look_again()
     raise TryAgain(
         f"claim {ref.namespace}/{ref.name}: partitions vanish while it is prepared: look at its GPU, the kubelet tries "
         "again by itself"
@@ -137,7 +135,8 @@ def _prepare_anew(
         views = {uuid: _look(node, uuid, request.wanted) for uuid in {one.gpu_uuid for one in request.wanted}}
     except NvmlError as error:
         raise TryAgain(f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}") from error
-    if any(node.lookout.is_emptied(view.known, view.instances) for view in views.values()):
+    emptied = [view for view in views.values() if node.lookout.note_if_emptied(view.known, view.instances)]
+    if emptied:
         return None  # a reset that nobody noticed: what is made must be of the generation after it
     records, damaged = list_holders(node)
     plan = plan_prepare(request.claim, request.wanted, request.configs, views, records, damaged, held)

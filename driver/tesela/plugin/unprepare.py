@@ -13,7 +13,7 @@ from tesela.edge.store.locks import hold
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.rebuild import read_or_rebuild
-from tesela.plugin.release import has_effects, mark_unpreparing, release_device
+from tesela.plugin.release import mark_unpreparing, release_device
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,6 @@ def unprepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> None:
     with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}") as lock:
         record = read_or_rebuild(node, ref, deadline)
         if record is not None:
-            if has_effects(record):
-                node.lookout.catch_up()
             record = mark_unpreparing(node, record)
             for gpu_uuid in record.gpu_uuids:
                 with node.hold_gpus([gpu_uuid], deadline):

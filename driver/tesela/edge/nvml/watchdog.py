@@ -1,9 +1,10 @@
 """`WatchedNvml`: no caller waits longer than a limit for NVML, whatever the library does (docs/invariants.md, 8).
 
-Each GPU has a thread of its own that alone calls NVML for it, so a call that never returns holds up its own GPU only. A
-GPU whose call is overdue is wedged: further calls on it fail at once until the stuck call has returned. NVML cannot be
-interrupted, so the thread stays behind; what the late call did is for the next look at the GPU to find. A caller that
-waits in line is told so too, and its call is then never made.
+Each GPU has a thread of its own that alone calls NVML for it, so a call that never returns holds up its own GPU only;
+asking an index for its UUID has a thread per index, since the GPU is not known yet. A GPU whose call is overdue is
+wedged: further calls on it fail at once until the stuck call has returned. NVML cannot be interrupted, so the thread
+stays behind; what the late call did is for the next look at the GPU to find. A caller that waits in line is told so
+too, and its call is then never made.
 """
 
 from __future__ import annotations
@@ -106,12 +107,17 @@ class WatchedNvml:
         self._lock = threading.Lock()
         self._quiet = threading.Condition(self._lock)
         self._workers: dict[str, _Worker] = {}
+        self._uuids: dict[str, str] = {}
         self._waiting = 0
         self._closing = False
 
     def wedged_gpus(self) -> frozenset[str]:
-        """UUIDs of the GPUs whose call has not returned in time, and still has not."""
-        return frozenset(key for key, worker in list(self._workers.items()) if key != NODE and worker.overdue)
+        """UUIDs of the GPUs whose call has not returned in time, and still has not.
+
+        A GPU whose UUID was never read stands as `at index 3`.
+        """
+        stuck = [key for key, worker in list(self._workers.items()) if key != NODE and worker.overdue]
+        return frozenset(self._uuids.get(key, key) for key in stuck)
 
     @property
     def wedged_node(self) -> bool:
@@ -151,7 +157,9 @@ class WatchedNvml:
         return self._watch(NODE, self._inner.get_device_count)
 
     def get_uuid(self, index: int) -> str:
-        return self._watch(NODE, self._inner.get_uuid, index)
+        key = f"at index {index}"
+        uuid = self._uuids[key] = self._watch(key, self._inner.get_uuid, index)
+        return uuid
 
     def get_index(self, gpu_uuid: str) -> int:
         return self._watch(gpu_uuid, self._inner.get_index, gpu_uuid)
@@ -286,4 +294,4 @@ class WatchedNvml:
 
     def _sentence(self, function: str, key: str, what: str) -> str:
         where = f"GPU {key}" if key else "the node"
-        return f"{function} on {where}: {what}; the claim is tried again, see the driver's log if it lasts"
+        return f"{function} on {where}: {what}; if it lasts, look for Xid errors in the node's kernel log"
