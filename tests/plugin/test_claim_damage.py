@@ -135,6 +135,20 @@ def test_a_device_that_another_claim_holds_by_now_is_not_rebuilt(world):
     assert "still held by claim default/second" in world.refuse(first)
 
 
+def test_a_partition_that_another_claim_has_by_now_is_not_this_ones_after_a_rebuild(world, ref):
+    """The reset took the first one's, and nothing was left to tell that its place was taken."""
+    second = world.claim("second", world.partition(0, "1g.5gb", 6))
+    lose_files(world, ref)
+    world.reset(0)
+    world.look()
+    world.forget_containers(ref)
+    world.serve(second)
+
+    world.unprepare(ref)
+
+    assert len(world.instances(0)) == 1
+
+
 def test_while_the_api_is_away_the_damaged_claim_waits(world, ref):
     lose_files(world, ref)
     world.start(kube=FlakyKube(world.kube, unavailable(1, "get")))
