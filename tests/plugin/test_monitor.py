@@ -76,3 +76,15 @@ def test_an_unforeseen_error_with_one_claim_leaves_the_next_one_of_its_gpu_to_be
 
     assert (world.cdi_path(first).exists(), world.cdi_path(second).exists()) == (False, True)
     world.start()
+
+
+def test_files_of_a_lost_claim_are_not_told_to_be_restored(world, ref, caplog):
+    """Its partition went with a reset; recovering it is another's work, which may be under way."""
+    world.reset(0)
+    world.node.lookout.refresh()
+    world.cdi_path(ref).unlink()
+
+    Monitor(world.node, Recovery(world.node), lambda _reason: None).restore_files()
+
+    assert "written again" not in caplog.text
+    world.start()

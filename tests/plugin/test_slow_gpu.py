@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 from tesela.core.errors import NvmlError, NvmlTimeout
+from tesela.edge.nvml import codes
 from tesela.edge.nvml.watchdog import WatchedNvml
-from tesela.edge.simulator.faults import Hang
+from tesela.edge.simulator.faults import Fault, Hang
 from tesela.edge.store.locks import hold
 from tesela.edge.store.roster import RosterStore
 
@@ -147,3 +148,14 @@ def test_a_gpu_in_use_holds_up_the_generation_of_no_other(watched):
 
     watched.node.lookout.refresh()
     assert (meanwhile, generations(watched)) == ([1, 2, 2], [2, 2, 2])
+
+
+def test_a_gpu_that_is_silent_at_the_second_look_after_a_reload_rises_all_the_same(watched):
+    """Its partitions are gone in any case; a look at a reset, where nothing else tells, would wait for an answer."""
+    watched.serve(watched.claim("a", watched.partition(0, "1g.10gb", 0)))
+    watched.reload_module()
+    watched.machine.inject(Fault(function="get_gpu_instances", gpu=watched.uuid(0), code=codes.UNKNOWN))
+
+    watched.look()
+
+    assert generations(watched) == [2, 2, 2]
