@@ -36,16 +36,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Everything slow that is done once per machine, before any test's time counts."""
+    """Everything slow that is done once per machine, before any test's time counts; workers of xdist find it done."""
     if session.config.option.collectonly:
         return
     if os.geteuid() != 0:
-        pytest.exit("tests/e2e brings up a real Kubernetes in namespaces of its own: run it as root", returncode=4)
+        pytest.exit(
+            "tests/e2e brings up a real Kubernetes in namespaces of its own: run it as root; `make test` needs none",
+            returncode=4,
+        )
     try:
         _binaries.append(build.prepare())
     except build.HarnessError as error:
         pytest.exit(f"tests/e2e cannot be set up: {error}", returncode=4)
-    shutil.rmtree(LOGS, ignore_errors=True)
+    if not hasattr(session.config, "workerinput"):
+        shutil.rmtree(LOGS, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

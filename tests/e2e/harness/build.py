@@ -76,6 +76,10 @@ def install_packages() -> None:
         return
     if shutil.which("apt-get") is None:
         raise HarnessError(f"this machine has no apt-get: install the programs of {' '.join(missing)} by hand")
+    if os.geteuid() != 0:
+        raise HarnessError(
+            f"missing: {' '.join(missing)}; run this as root, or `apt-get install {' '.join(missing)}` first"
+        )
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with step(f"installing {' '.join(missing)}"):
         for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *missing]):
