@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def test_a_name_that_no_node_can_have_is_refused(capsys, name):
         1,
         f"tesela plugin: --node-name {name!r} is no node's name: take it from `kubectl get nodes`",
     )
+
+
+@pytest.fixture
+def kubeconfig(tmp_path):
+    """One that loads; its server is never asked."""
+    user, cluster = {"name": "me", "user": {}}, {"name": "here", "cluster": {"server": "http://127.0.0.1:9"}}
+    context = {"name": "it", "context": {"cluster": "here", "user": "me"}}
+    document = {"current-context": "it", "users": [user], "clusters": [cluster], "contexts": [context]}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+@pytest.mark.parametrize("flag", ["--nvml", "--policy", "--kubeconfig"])
+def test_a_setting_that_cannot_work_ends_the_start_before_the_driver_is_waited_for(capsys, kubeconfig, flag):
+    code, (line,) = run(capsys, "--kubeconfig", kubeconfig, flag, "simulated:abacus")
+
+    assert (code, line.startswith("tesela plugin: ")) == (1, True)
 
 
 @pytest.mark.parametrize("flag", ["--proc-root", "--sys-root"])

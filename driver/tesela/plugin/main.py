@@ -53,6 +53,11 @@ _STOP_S = 10.0
 
 def run_plugin(config: PluginConfig) -> int:
     """Run until SIGTERM or SIGINT (0) or a failure (StartError, or 1 after a line in the log)."""
+    # Before the log begins: a setting that cannot work ends the start in one line, and not only when the driver came.
+    kube = KubeClient(load_config(config.kubeconfig))
+    nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s)
+    if config.policy is not None:
+        read_policy(config.policy)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
     )
@@ -61,8 +66,6 @@ def run_plugin(config: PluginConfig) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    kube = KubeClient(load_config(config.kubeconfig))
-    nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s)
     if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop):
         return 0
     return serve(Plugin(config, kube, nvml, on_failed=stop.set), stop)
@@ -93,9 +96,10 @@ class Plugin:
         self.publisher = Publisher(
             kube=kube,
             node_name=config.node_name,
-            state=lambda: read_pool_state(self.node),
+            state=lambda: read_pool_state(self.node, nvml),
             lock=self.node.locks.publisher_lock(),
         )
+        nvml.listen(lambda: self.publisher.wake("a call into NVML hangs, or hangs no longer"))
         self.recovery = Recovery(self.node)
         self.monitor = Monitor(self.node, self.recovery, self.publisher.wake)
         self.server = KubeletServer(
