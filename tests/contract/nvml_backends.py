@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from contract.nvml_library import SimulatedLibrary, loaded
+from tesela.core.errors import NvmlError
+from tesela.core.model import Placement
 from tesela.edge.nvml.native import NativeNvml
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.nvml.watchdog import WatchedNvml
@@ -18,6 +21,8 @@ from tesela.edge.simulator.remote import RemoteNvml
 from tesela.edge.simulator.server import SimulatorServer
 
 BACKENDS = ("in-process", "socket", "watched", "library")
+MACHINE = "a100-40gb:mig,h100-80gb:fabric,rtx-pro-6000:mig"
+A100, H100, PRO = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,25 @@ def open_world(backend: str, spec: str) -> Iterator[World]:
             yield World(nvml, machine)
     finally:
         machine.release()
+
+
+@contextmanager
+def open_initialised(backend: str) -> Iterator[World]:
+    """`MACHINE` behind a backend that was initialised."""
+    with open_world(backend, MACHINE) as world:
+        world.nvml.init()
+        yield world
+
+
+def at(start: int, size: int) -> Placement:
+    return Placement(start=start, size=size)
+
+
+def code_of(call: Callable[..., object], *arguments: object) -> int:
+    """The code of the NvmlError that `call` ends with."""
+    with pytest.raises(NvmlError) as refused:
+        call(*arguments)
+    return refused.value.code
 
 
 @contextmanager

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from contract.nvml_backends import BACKENDS, open_world
+from contract.nvml_backends import A100, BACKENDS, H100, MACHINE, PRO, at, code_of, open_initialised, open_world
 from tesela.core.errors import NvmlError
-from tesela.core.model import Placement
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.native import NativeNvml
@@ -15,13 +14,7 @@ from tesela.edge.nvml.port import MigMode, Nvml
 from tesela.edge.simulator.faults import Fault
 from tesela.edge.simulator.gpu import Process
 
-A100, H100, PRO = 0, 1, 2
-MACHINE = "a100-40gb:mig,h100-80gb:fabric,rtx-pro-6000:mig"
 ONE_G = 19
-
-
-def at(start: int, size: int) -> Placement:
-    return Placement(start=start, size=size)
 
 
 @pytest.fixture(params=BACKENDS)
@@ -31,15 +24,8 @@ def backend(request):
 
 @pytest.fixture
 def world(backend):
-    with open_world(backend, MACHINE) as world:
-        world.nvml.init()
+    with open_initialised(backend) as world:
         yield world
-
-
-def code_of(call, *arguments) -> int:
-    with pytest.raises(NvmlError) as refused:
-        call(*arguments)
-    return refused.value.code
 
 
 # Session and node

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from contract.nvml_backends import BACKENDS, World, open_world
+from contract.nvml_backends import A100, BACKENDS, H100, PRO, World, at, code_of, open_initialised, open_world
 from tesela.core.errors import DocumentError, NvmlError
-from tesela.core.model import Placement
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import ProcessInfo
 from tesela.edge.simulator.gpu import Process
 from tesela.edge.simulator.models import list_models
 
-A100, H100, PRO = 0, 1, 2
-MACHINE = "a100-40gb:mig,h100-80gb:fabric,rtx-pro-6000:mig"
 ONE_G, ONE_G_ME, TWO_G, THREE_G, FOUR_G, SEVEN_G = 19, 20, 14, 9, 5, 0
-
-
-def at(start: int, size: int) -> Placement:
-    return Placement(start=start, size=size)
 
 
 @pytest.fixture(params=BACKENDS)
@@ -27,15 +20,8 @@ def backend(request):
 
 @pytest.fixture
 def world(backend):
-    with open_world(backend, MACHINE) as world:
-        world.nvml.init()
+    with open_initialised(backend) as world:
         yield world
-
-
-def code_of(call, *arguments) -> int:
-    with pytest.raises(NvmlError) as refused:
-        call(*arguments)
-    return refused.value.code
 
 
 # Profiles and placements

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pynvml
 import pytest
+from contract.nvml_backends import code_of
 from contract.nvml_library import SimulatedLibrary, loaded
 from tesela.core.errors import NvmlError, StartError
 from tesela.core.model import Placement
@@ -32,8 +35,6 @@ def open_native(stack, machine: Machine, **library) -> NativeNvml:
 
 @pytest.fixture
 def stack():
-    from contextlib import ExitStack  # noqa: PLC0415 - used by this fixture alone
-
     with ExitStack() as stack:
         yield stack
 
@@ -41,12 +42,6 @@ def stack():
 def test_return_codes_are_those_of_the_binding():
     theirs = {name.removeprefix("NVML_").removeprefix("ERROR_"): value for name, value in vars(pynvml).items()}
     assert {name: theirs.get(name) for name in codes.RETURN_CODES} == codes.RETURN_CODES
-
-
-def code_of(call, *arguments) -> int:
-    with pytest.raises(NvmlError) as refused:
-        call(*arguments)
-    return refused.value.code
 
 
 def test_without_a_library_init_says_so():
