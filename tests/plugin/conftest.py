@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 from node_world import make_world
 
@@ -26,3 +29,10 @@ def build(tmp_path):
 def world(build):
     """Two A100-40GB, the first in MIG mode, and two H100-80GB."""
     return build("a100-40gb:mig,a100-40gb,h100-80gb*2")
+
+
+@pytest.fixture
+def short_path():
+    """The path of a Unix socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="tesela-") as folder:
+        yield Path(folder)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
-from node_world import make_world
+from node_program import make_program
 from tesela.cli.main import main
 from tesela.core.errors import NvmlError, NvmlTimeout, StartError
 from tesela.edge.backends import open_nvml
-from tesela.edge.kube.port import NODES
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.faults import Fault
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
-from tesela.plugin.config import PluginConfig
 from tesela.plugin.driver_wait import init_nvml
 from tesela.plugin.main import Plugin, serve
 
@@ -134,36 +130,8 @@ def test_numbers_out_of_range_are_refused(capsys, arguments):
 
 
 @pytest.fixture
-def short_path():
-    """The path of a Unix socket has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="tesela-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
 def config(short_path):
-    world = make_world(short_path, "a100-40gb:mig")
-    world.kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}})
-    (short_path / "registry").mkdir()
-    host = short_path / "host"
-    return world, PluginConfig(
-        node_name="node-1",
-        pod_uid="pod-1",
-        kubeconfig=None,
-        nvml="simulated",
-        policy=None,
-        plugins_dir=short_path / "other",
-        registry_dir=short_path / "registry",
-        cdi_dir=short_path / "cdi",
-        driver_root=short_path,
-        driver_root_mount=short_path,
-        dev_root=host,
-        dev_root_mount=host,
-        proc_root=host / "proc",
-        sys_root=host / "sys",
-        driver_wait_s=0,
-        nvml_timeout_s=5,
-    )
+    return make_program(short_path, "a100-40gb:mig")
 
 
 def test_a_driver_that_can_no_longer_be_reached_ends_with_a_failure(config):

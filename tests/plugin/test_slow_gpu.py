@@ -13,7 +13,7 @@ from tesela.edge.simulator.faults import Fault, Hang
 from tesela.edge.store.locks import hold
 from tesela.edge.store.roster import RosterStore
 
-WATCHDOG_S = 0.5
+WATCHDOG_S = 1.0
 
 
 def watch(ports):

@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
+from typing import Protocol
 
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import LivePartition
 from tesela.core.roster import KnownGpu
+from tesela.core.slices.offer import plan_wedge_fences
 from tesela.core.slices.state import PoolState
+from tesela.plugin.inventory import LOOK_TIMEOUT_S
 from tesela.plugin.node import Node
+from tesela.plugin.side_by_side import run_side_by_side
 
 log = logging.getLogger(__name__)
 
 
-def read_pool_state(node: Node) -> PoolState:
+class Watchdog(Protocol):
+    """Who knows of calls into NVML that do not return."""
+
+    @property
+    def wedged_node(self) -> bool:
+        """Whether NVML as a whole is suspect."""
+        ...
+
+    def wedged_gpus(self) -> frozenset[str]:
+        """UUIDs of the GPUs inside which a call hangs now."""
+        ...
+
+
+def read_pool_state(node: Node, watchdog: Watchdog) -> PoolState:
     """The state of this node's pool. Records are read before and after the look at NVML (see `PoolState`)."""
     before = node.records.list().records
     roster = node.lookout.roster
-    live = tuple(partition for known in roster.gpus for partition in _list_live(node, known))
+    looks = {known.gpu.uuid: partial(_list_live, node, known) for known in roster.gpus}
+    seen = run_side_by_side(looks, timeout_s=LOOK_TIMEOUT_S, name="slices")
+    live = [partition for uuid in looks for partition in (seen[uuid] if uuid in seen else _recall(node, uuid))]
     records = {record.claim.uid: record for record in (*before, *node.records.list().records)}
-    return PoolState(pool=node.pool, roster=roster, policy=node.policy, live=live, records=tuple(records.values()))
+    return PoolState(
+        pool=node.pool,
+        roster=roster,
+        policy=node.policy,
+        live=tuple(live),
+        records=tuple(records.values()),
+        fences=plan_wedge_fences(roster, watchdog.wedged_gpus(), whole_node=watchdog.wedged_node),
+    )
 
 
 def _list_live(node: Node, known: KnownGpu) -> tuple[LivePartition, ...]:
@@ -30,4 +57,8 @@ def _list_live(node: Node, known: KnownGpu) -> tuple[LivePartition, ...]:
         return node.list_live(known)
     except (NvmlError, NvmlTimeout) as error:
         log.warning("GPU %s does not answer, its partitions are taken as last seen: %s", known.gpu.uuid, error)
-        return tuple(one for one in node.lookout.inventory.partitions if one.gpu_uuid == known.gpu.uuid)
+        return _recall(node, known.gpu.uuid)
+
+
+def _recall(node: Node, gpu_uuid: str) -> tuple[LivePartition, ...]:
+    return tuple(one for one in node.lookout.inventory.partitions if one.gpu_uuid == gpu_uuid)

@@ -17,6 +17,7 @@ Json: TypeAlias = dict[str, Any]
 NO_SCHEDULE = "NoSchedule"
 GONE_KEY = "gpu.nvidia.com/gone"
 FOREIGN_KEY = "gpu.nvidia.com/foreign"
+WEDGED_KEY = "gpu.nvidia.com/wedged"
 WITHDRAWN_KEY = "gpu.nvidia.com/withdrawn"
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")

@@ -62,7 +62,8 @@ class _Job(Generic[R]):
 class _Worker:
     """The thread that calls NVML for one key. `overdue` is the function whose caller gave up, while it still runs."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
         self.lock = threading.Lock()
         self.overdue: str | None = None
         self._key = key
@@ -90,6 +91,7 @@ class _Worker:
                 took_s = time.monotonic() - job.started_at
                 outcome = f"failed: {job.error}" if job.error is not None else "succeeded"
                 _LOG.warning("%s on %s returned after %.1f s and %s", late, self._key or "node", took_s, outcome)
+                self._on_change()
             job.done.release()
             del job  # or the last result stays alive while the thread waits
 
@@ -108,8 +110,13 @@ class WatchedNvml:
         self._quiet = threading.Condition(self._lock)
         self._workers: dict[str, _Worker] = {}
         self._uuids: dict[str, str] = {}
+        self._on_change: Callable[[], None] = lambda: None
         self._waiting = 0
         self._closing = False
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` whenever a GPU or the node becomes wedged or is so no longer; it must not block."""
+        self._on_change = on_change
 
     def wedged_gpus(self) -> frozenset[str]:
         """UUIDs of the GPUs whose call has not returned in time, and still has not.
@@ -273,8 +280,11 @@ class WatchedNvml:
     def _worker(self, key: str) -> _Worker:
         worker = self._workers.get(key)
         if worker is None:
-            worker = self._workers[key] = _Worker(key)
+            worker = self._workers[key] = _Worker(key, self._notify)
         return worker
+
+    def _notify(self) -> None:
+        self._on_change()  # whoever listens by then, not when the worker was made
 
     def _give_up(self, worker: _Worker, job: _Job[Any], key: str) -> None:
         """Raises NvmlTimeout, unless the call has just come back."""
@@ -287,6 +297,7 @@ class WatchedNvml:
             remaining_s = job.started_at + self._timeout_s - time.monotonic()
             if remaining_s <= 0:
                 worker.overdue = job.function
+                self._on_change()
                 raise NvmlTimeout(self._sentence(job.function, key, f"did not return within {self._timeout_s:g} s"))
         # It waited in line first: the call itself still has time.
         if not job.done.acquire(timeout=remaining_s):
