@@ -10,6 +10,7 @@ from tesela.core.record import ClaimState
 from tesela.core.shape import Policy, PolicyRule, Shape
 from tesela.edge.embedded.faults import FlakyKube, unavailable
 from tesela.edge.kube.port import RESOURCE_CLAIMS
+from tesela.edge.simulator.faults import Fault
 
 STATIC = Policy(rules=(PolicyRule(mode=Shape.STATIC),))
 
@@ -198,6 +199,71 @@ def test_a_record_of_another_release_is_not_guessed_at(world, ref):
     world.kube.delete(RESOURCE_CLAIMS, ref.name, ref.namespace)
 
     assert "version 9" in world.unprepare(ref)
+
+
+# A record that is gone
+
+
+def remove_record(world, ref):
+    world.record_path(ref).unlink()
+
+
+def test_a_record_removed_by_hand_is_restored_at_start(world, ref):
+    before = world.record(ref)
+    remove_record(world, ref)
+
+    world.start()
+
+    assert (world.record(ref), world.cdi_path(ref).exists()) == (before, True)
+
+
+def test_a_record_removed_by_hand_is_restored_by_the_next_prepare(world, ref):
+    before = world.record(ref)
+    remove_record(world, ref)
+
+    assert world.serve(ref) == before
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_claim_whose_record_was_removed_by_hand_ends_and_leaves_nothing(world, ref, restart):
+    remove_record(world, ref)
+    if restart:
+        world.start()
+
+    assert (world.unprepare(ref), world.leftovers()) == (None, [])
+
+
+def test_the_files_of_a_removed_record_go_once_its_partition_is_gone(world, ref):
+    remove_record(world, ref)
+    world.promised.clear()
+    world.reset(0)
+
+    world.start()
+
+    assert world.leftovers() == []
+
+
+def test_the_files_of_a_removed_record_stay_while_its_gpu_does_not_answer(world, ref):
+    remove_record(world, ref)
+    world.machine.inject(Fault(function="get_compute_instances", times=None))
+    world.start()
+    kept = world.cdi_path(ref).exists()
+    world.machine.release()
+
+    assert (kept, world.unprepare(ref), world.leftovers()) == (True, None, [])
+
+
+def test_a_static_partition_of_a_removed_record_is_not_taken_for_ours(build):
+    world = build("a100-40gb:mig", policy=STATIC)
+    world.make_foreign(0, "2g.10gb", 2)
+    ref = world.claim("a", world.partition(0, "2g.10gb", 2))
+    world.serve(ref)
+    remove_record(world, ref)
+    world.promised.clear()
+
+    world.start()
+
+    assert (len(world.instances(0)), world.record(ref)) == (1, None)
 
 
 # Disks and folders

@@ -1,7 +1,8 @@
-"""A record that cannot be read is set aside under its UID and rebuilt from what else is known of the claim.
+"""A record that cannot be read, or is gone, is rebuilt from what else is known of the claim.
 
-First its CDI file, which carries the whole record; else the claim's allocation and the partitions that live. Until one
-of them serves, the claim's own calls fail with a sentence and everything else works.
+First its CDI file, which carries the whole record; else the claim's allocation and the partitions that live. A damaged
+file is set aside under the claim's UID. Until one of them serves, the claim's own calls fail with a sentence and
+everything else works.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tesela.core.config import DeviceConfig, resolve_config
-from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, StateError
+from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, NvmlError, StateError, TryAgain
 from tesela.core.model import ClaimRef, LivePartition, Shape
 from tesela.core.prepare import check_not_held
 from tesela.core.record import (
@@ -33,12 +34,12 @@ log = logging.getLogger(__name__)
 
 
 def read_or_rebuild(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecord | None:
-    """The claim's record, rebuilt where its file is damaged. The caller holds the claim's lock and no GPU's.
+    """The claim's record, rebuilt where its file is damaged or gone. The caller holds the claim's lock and no GPU's.
 
     StateError with a sentence where it is damaged and nothing to rebuild it from is within reach.
     """
     try:
-        return node.records.read(ref.uid)
+        return node.records.read(ref.uid) or restore_lost(node, ref.uid)
     except StateError as error:
         rebuilt = rebuild_from_files(node, ref.uid) or _rebuild_from_claim(node, ref, deadline)
         if rebuilt is None and _was_cut_off(node, ref.uid):
@@ -73,6 +74,33 @@ def list_holders(node: Node) -> tuple[tuple[ClaimRecord, ...], tuple[str, ...]]:
 def rebuild_from_files(node: Node, claim_uid: str) -> ClaimRecord | None:
     """The record that the claim's CDI file carries, None without one. Written by nobody yet."""
     return node.workload.read_record(claim_uid)
+
+
+def restore_lost(node: Node, claim_uid: str) -> ClaimRecord | None:
+    """Write the record of a claim that has none any more while a partition of its CDI file's record lives.
+
+    We remove CDI files before records, so the record went by somebody's hand, and without it the partition would be
+    nobody's. The UUID proves that it is the one. TryAgain where its GPU does not answer. The caller holds the claim's
+    lock.
+    """
+    record = rebuild_from_files(node, claim_uid)
+    if record is None or not _list_recorded_uuids([record]) & _list_live_uuids(node, record):
+        return None
+    node.records.write(record)
+    log.warning("claim %s: its record was gone and its partition lives; it is restored from its CDI file", record.claim)
+    return record
+
+
+def _list_live_uuids(node: Node, record: ClaimRecord) -> frozenset[str]:
+    roster = node.lookout.roster
+    gpus = [known for uuid in record.gpu_uuids if (known := roster.find(uuid)) is not None and known.present]
+    try:
+        return frozenset(live.mig_uuid for known in gpus for live in node.list_live(known) if live.mig_uuid is not None)
+    except NvmlError as error:
+        raise TryAgain(
+            f"claim {record.claim.namespace}/{record.claim.name}: its record is gone, and whether its partition lives "
+            f"cannot be asked: {error}; the kubelet tries again by itself"
+        ) from error
 
 
 def set_aside_and_write(node: Node, record: ClaimRecord) -> None:

@@ -19,7 +19,7 @@ from tesela.core.release import is_stale, render_lost
 from tesela.edge.store.records import UnreadableRecord
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
-from tesela.plugin.rebuild import rebuild_from_files, set_aside_and_write
+from tesela.plugin.rebuild import rebuild_from_files, restore_lost, set_aside_and_write
 from tesela.plugin.release import release_device, settle
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class Recovery:
         """Read the records and begin. Damaged ones are rebuilt first, since all that follows asks the records."""
         listing = self._node.records.list()
         rebuilt = [record for damaged in listing.unreadable if (record := rebuild(self._node, damaged)) is not None]
-        remove_orphan_files(self._node)
-        self.recover((*listing.records, *rebuilt))
+        restored = remove_orphan_files(self._node)
+        self.recover((*listing.records, *rebuilt, *restored))
 
     def recover(self, records: Iterable[ClaimRecord]) -> None:
         """Recover these claims. A claim on several GPUs is in the hands of its first GPU's thread, the others wait."""
@@ -165,9 +165,10 @@ def rebuild(node: Node, damaged: UnreadableRecord) -> ClaimRecord | None:
     return record
 
 
-def remove_orphan_files(node: Node) -> None:
-    """CDI and metadata files of claims that have no record, readable or not, and that nobody is preparing.
+def remove_orphan_files(node: Node) -> tuple[ClaimRecord, ...]:
+    """Remove files of claims that have no record, readable or not, nobody at work on them, and nothing that lives.
 
+    Where a partition of such a claim lives, its record went by somebody's hand: returns those that were restored.
     Ours are named by claim UIDs, which are UUIDs. Others put files beside them (the folder of KEP-5304's metadata is
     the name that every driver's helper gives it): what is named otherwise is not ours and stays.
     """
@@ -176,23 +177,25 @@ def remove_orphan_files(node: Node) -> None:
     orphans = [claim_uid for claim_uid in node.workload.list_claims() if claim_uid not in known]
     if foreign := [name for name in orphans if not _is_claim_uid(name)]:
         log.warning("left alone beside the files of claims, as no UID of a claim: %s", ", ".join(foreign))
-    for claim_uid in orphans:
-        if claim_uid not in foreign:
-            _remove_orphan(node, claim_uid)
+    restored = [_remove_orphan(node, claim_uid) for claim_uid in orphans if claim_uid not in foreign]
+    return tuple(record for record in restored if record is not None)
 
 
-def _remove_orphan(node: Node, claim_uid: str) -> None:
+def _remove_orphan(node: Node, claim_uid: str) -> ClaimRecord | None:
     lock = node.locks.claim_lock(claim_uid)
     try:
-        if not lock.acquire(0):
-            return
-        if not node.records.path(claim_uid).exists():
+        if not lock.acquire(0) or node.records.path(claim_uid).exists():
+            return None
+        restored = restore_lost(node, claim_uid)
+        if restored is None:
             node.workload.remove(claim_uid)
             log.warning("removed the files of claim %s, which has no record", claim_uid)
     except TeselaError as error:
         log.warning("files of claim %s stay: %s", claim_uid, error)
+        return None
     finally:
         lock.release()
+    return restored
 
 
 def _is_claim_uid(name: str) -> bool:
