@@ -3,7 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 E2E_CLUSTERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-export PYTHONDONTWRITEBYTECODE := $(CI)
+PYTHONDONTWRITEBYTECODE ?= $(CI)
+export PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test lint format proto e2e-build e2e bench
 .DEFAULT_GOAL := help
