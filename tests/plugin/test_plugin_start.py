@@ -161,11 +161,12 @@ def test_a_library_without_a_needed_function_ends_the_start(config):
         Plugin(settings, world.kube, nvml).start()
 
 
-def test_a_damaged_roster_ends_the_start(config):
+def test_a_damaged_roster_with_nothing_to_rebuild_it_from_ends_the_start(config):
     """Device names hang on it, so it is not replaced by a guess."""
     world, settings = config
-    settings.state_dir.mkdir(parents=True)
-    (settings.state_dir / "roster.json").write_text("{")
+    (settings.state_dir / "claims").mkdir(parents=True)
+    for name in ("roster.json", "claims/damaged.json"):
+        (settings.state_dir / name).write_text("{")
 
     with pytest.raises(StartError, match=r"roster\.json"):
         Plugin(settings, world.kube, WatchedNvml(SimulatedNvml(build_machine("a30")), timeout_s=5))

@@ -6,6 +6,7 @@ TeselaError
 ├── TryAgain            busy, away or slow: the same call may succeed later
 │   └── NvmlTimeout     an NVML call did not return in time (docs/invariants.md, 8)
 ├── StateError          a file of ours is unreadable or contradicts what lives
+│   └── OtherRelease    a file of ours is written by another release of tesela
 ├── DocumentError       a document from outside (config, policy, manifest) is malformed; names the field
 ├── NvmlError           NVML answered with a code other than SUCCESS
 └── ApiError            the Kubernetes API answered with an error
@@ -43,6 +44,10 @@ class NvmlTimeout(TryAgain):
 
 class StateError(TeselaError):
     """A file of ours is unreadable, or contradicts what lives on the GPU."""
+
+
+class OtherRelease(StateError):
+    """A file of ours is whole, and in a version that this release does not read."""
 
 
 class DocumentError(TeselaError):

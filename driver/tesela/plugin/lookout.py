@@ -149,7 +149,7 @@ class Lookout:
     def _settle_locked(self, before: KnownGpu, planned: KnownGpu, *, emptied: bool) -> None:
         """Write `planned`, with the generation of `before` where nothing was lost; nothing where another was faster."""
         uuid = before.gpu.uuid
-        lost = self._is_lost(before, emptied=emptied)
+        lost = self._is_lost(replace(before, gpu=planned.gpu), emptied=emptied)
         with self._hold_roster():
             roster = self._roster_store.read_roster()
             if roster.find(uuid) != before:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 
 from tesela import __version__
-from tesela.core.errors import NvmlError, StartError, StateError
+from tesela.core.errors import NvmlError, StartError
 from tesela.core.model import DRIVER_NAME
 from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.backends import open_nvml
@@ -43,6 +43,7 @@ from tesela.plugin.partition import Partitions
 from tesela.plugin.pool_state import read_pool_state
 from tesela.plugin.publish import REGISTERED, Publisher
 from tesela.plugin.recover import Recovery
+from tesela.plugin.roster_repair import repair_roster
 from tesela.plugin.service import ClaimService
 from tesela.plugin.workload import WorkloadFiles
 
@@ -160,17 +161,11 @@ def _build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
         dev_root_mount=config.dev_root_mount,
     )
     records, locks, partitions = RecordStore(config.state_dir), FileLocks(config.state_dir), Partitions(nvml)
-    try:
-        lookout = Lookout(
-            nvml=nvml,
-            partitions=partitions,
-            host=host,
-            roster_store=RosterStore(config.state_dir),
-            records=records,
-            locks=locks,
-        )
-    except StateError as error:
-        raise StartError(str(error)) from error
+    roster_store = RosterStore(config.state_dir)
+    repair_roster(roster_store, records, locks, kube, config.node_name)
+    lookout = Lookout(
+        nvml=nvml, partitions=partitions, host=host, roster_store=roster_store, records=records, locks=locks
+    )
     return Node(
         pool=config.node_name,
         nvml=nvml,

@@ -10,7 +10,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tesela.core.errors import StateError
+from tesela.core.errors import OtherRelease, StateError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -36,7 +36,7 @@ class Envelope(Generic[T]):
         return body.model_dump_json(by_alias=True).encode() + b"\n"
 
     def decode(self, data: bytes) -> T:
-        """The value in `data`. StateError names the unknown version, or the first field that is wrong."""
+        """The value in `data`. OtherRelease names the unknown version, StateError the first field that is wrong."""
         from pydantic import ValidationError  # noqa: PLC0415 -- see the class docstring
 
         try:
@@ -59,7 +59,7 @@ class Envelope(Generic[T]):
 
     def _refuse_other_version(self, version: object) -> None:
         if isinstance(version, int) and version != self._version:
-            raise StateError(
+            raise OtherRelease(
                 f"{self._what} is written in version {version} and this release reads version {self._version}: "
                 "run the release of tesela that wrote it, or a later one"
             )

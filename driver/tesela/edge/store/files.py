@@ -56,6 +56,22 @@ def remove_file(path: Path, *, synced: bool) -> bool:
         raise explain(error, f"cannot remove {path}") from error
 
 
+def keep_copy(path: Path, folder: Path) -> Path | None:
+    """Keeps the bytes at `path` as `folder`/<stem>.<n><suffix>, synced; None without a file. Same errors as above."""
+    try:
+        if not path.exists():
+            return None
+        make_folder(folder, synced=True)
+        taken = {entry.name for entry in folder.iterdir()}
+        names = (f"{path.stem}.{number}{path.suffix}" for number in range(1, len(taken) + 2))
+        target = folder / next(name for name in names if name not in taken)
+        target.hardlink_to(path)
+        sync_folder(folder)
+    except OSError as error:
+        raise explain(error, f"cannot set {path} aside") from error
+    return target
+
+
 def read_file(path: Path) -> bytes | None:
     """The bytes at `path`, None where there is no file. TryAgain or StateError as `write_file`."""
     try:

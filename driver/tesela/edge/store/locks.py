@@ -2,7 +2,7 @@
 
 Each lock is a lock of this process, by path, and a flock on a file. A flock belongs to an open file, so it ends with
 its process however that dies. A lock's file may be unlinked by its holder; who waited for the old file notices by the
-inode and starts over. Order of taking: claim, then GPUs in ascending UUID order; roster and publisher alone.
+inode and starts over. Order of taking: claim, then GPUs in ascending UUID order, then the roster; publisher alone.
 """
 
 from __future__ import annotations

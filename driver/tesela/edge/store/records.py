@@ -16,7 +16,7 @@ from pathlib import Path
 from tesela.core.errors import ClaimRefused, StateError
 from tesela.core.record import ClaimRecord
 from tesela.edge.documents.record import decode_record, encode_record
-from tesela.edge.store.files import explain, make_folder, read_file, remove_file, sync_folder, write_file
+from tesela.edge.store.files import explain, keep_copy, read_file, remove_file, write_file
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 RACY_NS = 100_000_000
@@ -114,19 +114,7 @@ class RecordStore:
         The file itself stays until a record is written over it: a claim without file counts as unknown, and what it
         holds as nobody's.
         """
-        path = self.path(uid)
-        try:
-            if not path.exists():
-                return None
-            make_folder(self._aside, synced=True)
-            taken = {entry.name for entry in self._aside.iterdir()}
-            number = next(n for n in range(1, len(taken) + 2) if f"{uid}.{n}.json" not in taken)
-            target = self._aside / f"{uid}.{number}.json"
-            target.hardlink_to(path)
-            sync_folder(self._aside)
-        except OSError as error:
-            raise explain(error, f"cannot set {path} aside") from error
-        return target
+        return keep_copy(self.path(uid), self._aside)
 
     def _look(self, uid: str, entry: DirEntry[str]) -> _Seen | None:
         """The record of `entry`, from memory where the file is provably the one parsed before; None if it vanished.

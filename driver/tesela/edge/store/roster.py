@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tesela.core.errors import StateError
+from tesela.core.errors import OtherRelease, StateError
 from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.edge.documents.roster import decode_roster, encode_roster
-from tesela.edge.store.files import read_file, write_file
+from tesela.edge.store.files import keep_copy, read_file, write_file
 from tesela.edge.store.records import RACY_NS
 
 
@@ -27,7 +27,8 @@ class RosterStore:
     def read_roster(self) -> Roster:
         """What is on disk, `EMPTY_ROSTER` on a node never seen.
 
-        StateError where it is unreadable: device names hang on it, so it is never replaced by a guess.
+        StateError where it is unreadable, OtherRelease where another release wrote it: device names hang on it, so it
+        is never replaced by a guess.
         """
         identity = self._look()
         seen = self._seen
@@ -38,10 +39,19 @@ class RosterStore:
             return EMPTY_ROSTER
         try:
             roster = decode_roster(data)
+        except OtherRelease as error:
+            raise OtherRelease(f"{self._path}: {error}") from error
         except StateError as error:
             raise StateError(f"{self._path}: {error}") from error
         self._seen = (identity, roster) if identity else None
         return roster
+
+    def set_aside(self) -> Path | None:
+        """Keeps the file's bytes as `aside/roster.<n>.json` and returns that; None without a file. It stays in place.
+
+        TryAgain or StateError where that cannot be.
+        """
+        return keep_copy(self._path, self._path.parent / "aside")
 
     def _look(self) -> tuple[int, ...]:
         """What changes whenever the file does; empty where it cannot tell.

@@ -1,0 +1,65 @@
+"""A roster that cannot be read must not end the driver for good: without it no claim could even be given back.
+
+The damaged file is set aside and the roster rebuilt from this node's slices and records. It is refused where records
+exist and nothing tells which GPUs they are on, since device names would be dealt anew under claims that hold them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tesela.core.errors import ApiError, OtherRelease, StartError, StateError
+from tesela.core.model import DRIVER_NAME
+from tesela.core.roster import Roster
+from tesela.core.roster_rebuild import rebuild_roster
+from tesela.edge.kube.port import RESOURCE_SLICES, Kube
+from tesela.edge.store.locks import FileLocks, hold
+from tesela.edge.store.records import RecordStore
+from tesela.edge.store.roster import RosterStore
+
+log = logging.getLogger(__name__)
+
+_LOCK_TIMEOUT_S = 10.0
+
+
+def repair_roster(store: RosterStore, records: RecordStore, locks: FileLocks, kube: Kube, node_name: str) -> None:
+    """Rebuild the roster where it is damaged. StartError says what to do where that cannot be."""
+    with hold(locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"):
+        try:
+            store.read_roster()
+        except OtherRelease as error:
+            raise StartError(str(error)) from error
+        except StateError as error:
+            _rebuild(store, records, kube, node_name, error)
+
+
+def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: str, damage: StateError) -> None:
+    log.error("%s", damage)
+    listing = records.list()
+    selector = f"spec.driver={DRIVER_NAME},spec.nodeName={node_name}"
+    try:
+        slices = kube.list(RESOURCE_SLICES, field_selector=selector).items
+        roster = rebuild_roster(slices, listing.records, node_name)
+    except ApiError as error:
+        raise StartError(
+            f"{damage}; it is rebuilt from this node's ResourceSlices, which cannot be read now: {error}; see to the "
+            "API server, then start the driver again"
+        ) from error
+    except StateError as error:
+        raise _refuse(store, damage, str(error)) from error
+    if not roster.gpus and (listing.records or listing.unreadable):
+        raise _refuse(store, damage, "there are records of claims, and neither they nor a ResourceSlice name a GPU")
+    aside = store.set_aside()
+    store.write_roster(roster)
+    log.warning("the roster is rebuilt: %s; the damaged file is kept as %s", _describe(roster), aside)
+
+
+def _refuse(store: RosterStore, damage: StateError, cause: str) -> StartError:
+    return StartError(
+        f"{damage}; it cannot be rebuilt: {cause}; drain the node, remove {store.path} and the folder "
+        f"{store.path.parent / 'claims'}, destroy what `nvidia-smi mig -lgi` shows, then start the driver again"
+    )
+
+
+def _describe(roster: Roster) -> str:
+    return ", ".join(f"{known.name} is {known.gpu.uuid}" for known in roster.gpus) or "this node is as one never seen"

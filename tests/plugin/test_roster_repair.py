@@ -1,0 +1,217 @@
+"""A damaged roster: names come back as they were, from what hangs on them, and claims can still be given back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from node_world import POOL
+from tesela.core.errors import StartError
+from tesela.core.record import ClaimState
+from tesela.core.slices.state import PoolState
+from tesela.edge.embedded.faults import FlakyKube, unavailable
+from tesela.edge.kube.port import NODES, RESOURCE_SLICES
+from tesela.edge.store.records import RecordStore
+from tesela.edge.store.roster import RosterStore
+from tesela.plugin.publish import Publisher
+from tesela.plugin.roster_repair import repair_roster
+
+
+def store(world):
+    return RosterStore(world.state_dir)
+
+
+def publish(world):
+    """This node's slices, as the roster says now."""
+    roster = store(world).read_roster()
+    Publisher(
+        kube=world.kube,
+        node_name=POOL,
+        state=lambda: PoolState(pool=POOL, roster=roster),
+        lock=world.node.locks.publisher_lock(),
+    ).publish()
+
+
+def renumber(world, *numbers):
+    """The GPUs carry these numbers, as after years of exchanged boards."""
+    roster = store(world).read_roster()
+    gpus = [replace(known, number=number) for known, number in zip(roster.gpus, numbers, strict=True)]
+    store(world).write_roster(replace(roster, gpus=tuple(gpus)))
+    world.start()
+
+
+def damage(world):
+    store(world).path.write_text("{")
+
+
+def repair(world, kube=None):
+    repair_roster(store(world), RecordStore(world.state_dir), world.node.locks, kube or world.kube, POOL)
+
+
+def numbers(world):
+    return {known.gpu.uuid: known.number for known in store(world).read_roster().gpus}
+
+
+@pytest.fixture
+def world(world):
+    """Two A100 in MIG mode or not, and two H100, on a registered node."""
+    world.kube.create(NODES, {"metadata": {"name": POOL}})
+    return world
+
+
+@pytest.fixture
+def ref(world):
+    """A claim that holds a partition of GPU 0, and nothing is published."""
+    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+    return ref
+
+
+def test_names_come_back_from_the_slices(world):
+    renumber(world, 3, 9, 0, 7)
+    publish(world)
+    before = numbers(world)
+    damage(world)
+
+    repair(world)
+
+    world.start()
+    assert numbers(world) == before
+
+
+def test_what_is_published_stays_the_same(world):
+    renumber(world, 3, 9, 0, 7)
+    publish(world)
+    before = world.kube.list(RESOURCE_SLICES).items
+    damage(world)
+    repair(world)
+    world.start()
+
+    publish(world)
+
+    assert world.kube.list(RESOURCE_SLICES).items == before
+
+
+def test_names_come_back_from_the_records(world):
+    renumber(world, 3, 9, 0, 7)
+    world.serve(world.claim("a", "gpu-7"))
+    held = world.node.lookout.roster.find_number(7).gpu.uuid
+    damage(world)
+
+    repair(world)
+
+    world.start()
+    assert numbers(world)[held] == 7
+
+
+def test_a_gpu_that_is_gone_keeps_its_name_and_facts(world):
+    publish(world)
+    gone = world.node.lookout.roster.find_number(3)
+    world.machine.lose("3", absent=True)
+    damage(world)
+
+    repair(world)
+
+    world.start()
+    known = world.node.lookout.roster.find_number(3)
+    assert (known.gpu.uuid, known.present, known.gpu.product_name) == (gone.gpu.uuid, False, gone.gpu.product_name)
+
+
+def test_a_claim_is_still_prepared(world, ref):
+    damage(world)
+
+    repair(world)
+
+    world.start()
+    assert world.record(ref).state is ClaimState.PREPARED
+
+
+def test_a_claim_can_be_given_back(world, ref):
+    damage(world)
+    repair(world)
+    world.start()
+
+    assert (world.unprepare(ref), world.leftovers()) == (None, [])
+
+
+def test_what_others_made_after_a_reset_in_the_place_of_a_claim_is_not_destroyed(world, ref):
+    """Nothing tells that the record's generation is over, but that its partition does not live."""
+    world.reset(0)
+    gi_id = world.make_foreign(0, "1g.5gb", 6)
+    damage(world)
+    repair(world)
+    world.start()
+
+    world.unprepare(ref)
+
+    assert [instance.gi_id for instance in world.instances(0)] == [gi_id]
+
+
+def test_the_damaged_bytes_are_kept(world, ref):
+    damage(world)
+
+    repair(world)
+
+    assert (world.state_dir / "aside" / "roster.1.json").read_text() == "{"
+
+
+def test_a_node_that_nothing_hangs_on_starts_as_one_never_seen(world):
+    damage(world)
+
+    repair(world)
+
+    assert store(world).read_roster().gpus == ()
+
+
+def test_a_roster_that_is_whole_is_left_alone(world):
+    before = store(world).path.read_bytes()
+
+    repair(world)
+
+    assert store(world).path.read_bytes() == before
+
+
+def test_a_roster_of_another_release_is_left_alone(world):
+    publish(world)
+    text = store(world).path.read_text().replace('"version":1', '"version":2')
+    store(world).path.write_text(text)
+
+    with pytest.raises(StartError, match="run the release of tesela that wrote it"):
+        repair(world)
+
+    assert store(world).path.read_text() == text
+    store(world).path.write_text(text.replace('"version":2', '"version":1'))
+
+
+def refusal(world, kube=None):
+    path, text = store(world).path, store(world).path.read_text()
+    damage(world)
+    with pytest.raises(StartError) as said:
+        repair(world, kube)
+    assert path.read_text() == "{"
+    path.write_text(text)
+    return str(said.value)
+
+
+def test_records_that_cannot_be_read_and_no_slice_leave_nothing_to_rebuild_from(world, ref):
+    text = world.record_path(ref).read_text()
+    world.record_path(ref).write_text("{")
+
+    said = refusal(world)
+
+    assert "neither they nor a ResourceSlice name a GPU; drain the node, remove" in said
+    world.record_path(ref).write_text(text)
+
+
+def test_slices_and_records_that_contradict_each_other_are_named(world):
+    publish(world)
+    renumber(world, 0, 1, 3, 2)
+    world.serve(world.claim("w", "gpu-2"))
+
+    assert "device gpu-2 means GPU" in refusal(world)
+
+
+def test_an_api_server_that_is_away_is_named(world):
+    kube = FlakyKube(world.kube, unavailable(calls=9))
+
+    assert "see to the API server, then start the driver again" in refusal(world, kube)
