@@ -71,25 +71,29 @@ def _resolve(ref: ClaimRef, result: AllocatedResult, roster: Roster, pool: str) 
         case WholeName():
             return Wanted(result=result, known=known, profile=None, placement=None)
         case PartitionName():
-            profile = next((p for p in known.gpu.profiles if p.profile_id == name.profile_id), None)
-            placements = profile.placements if profile is not None else ()
-            placement = next((p for p in placements if p.start == name.start), None)
-            if profile is None or placement is None:
-                refuse(
-                    ref,
-                    result.device,
-                    f"GPU {known.gpu.uuid} ({known.gpu.product_name}) has no profile {name.profile_id} at {name.start}",
-                    "delete the claim so that it is allocated again",
-                )
-            if not _may_be_called(profile, name.profile_label):
-                refuse(
-                    ref,
-                    result.device,
-                    f"profile {profile.profile_id} of GPU {known.gpu.uuid} is {profile.name}, and no driver calls it "
-                    f"{name.profile_label}",
-                    "delete the claim so that it is allocated again, and look who else publishes devices in this pool",
-                )
-            return Wanted(result=result, known=known, profile=profile, placement=placement)
+            return _resolve_partition(ref, result, known, name)
+
+
+def _resolve_partition(ref: ClaimRef, result: AllocatedResult, known: KnownGpu, name: PartitionName) -> Wanted:
+    profile = next((p for p in known.gpu.profiles if p.profile_id == name.profile_id), None)
+    placements = profile.placements if profile is not None else ()
+    placement = next((p for p in placements if p.start == name.start), None)
+    if profile is None or placement is None:
+        refuse(
+            ref,
+            result.device,
+            f"GPU {known.gpu.uuid} ({known.gpu.product_name}) has no profile {name.profile_id} at {name.start}",
+            "delete the claim so that it is allocated again",
+        )
+    if not _may_be_called(profile, name.profile_label):
+        refuse(
+            ref,
+            result.device,
+            f"profile {profile.profile_id} of GPU {known.gpu.uuid} is {profile.name}, and no driver calls it "
+            f"{name.profile_label}",
+            "delete the claim so that it is allocated again, and look who else publishes devices in this pool",
+        )
+    return Wanted(result=result, known=known, profile=profile, placement=placement)
 
 
 def _may_be_called(profile: Profile, label: str) -> bool:
