@@ -46,11 +46,12 @@ def perform(
         answer = node.workload.write(prepared)
         node.records.write(prepared)
     except TeselaError as error:
-        _roll_back(node, record, deadline, written=plan.has_effects)
+        undone = _roll_back(node, record, deadline, written=plan.has_effects)
         if isinstance(error, NvmlError):
+            left = "nothing is left of the attempt" if undone else "the attempt is undone by the next call"
             raise TryAgain(
-                f"claim {plan.claim.namespace}/{plan.claim.name}: NVML refused: {error}; nothing is left of the "
-                "attempt, the kubelet tries again by itself"
+                f"claim {plan.claim.namespace}/{plan.claim.name}: NVML refused: {error}; {left}, the kubelet tries "
+                "again by itself"
             ) from error
         raise
     log.info("claim %s: prepared %s", plan.claim, ", ".join(device.device for device in record.devices))
@@ -147,8 +148,11 @@ def _as_prepared(record: ClaimRecord) -> ClaimRecord:
     return replace(record, state=ClaimState.PREPARED, devices=devices)
 
 
-def _roll_back(node: Node, record: ClaimRecord, deadline: Deadline, *, written: bool) -> None:
-    """Undo this call. `record` may lack ids of what was just made: the slots were seen empty, so they decide."""
+def _roll_back(node: Node, record: ClaimRecord, deadline: Deadline, *, written: bool) -> bool:
+    """Undo this call; False where the *preparing* record has to stay for that.
+
+    `record` may lack ids of what was just made: the slots were seen empty, so they decide.
+    """
     try:
         if written and has_effects(record):
             for device in record.devices:
@@ -156,3 +160,5 @@ def _roll_back(node: Node, record: ClaimRecord, deadline: Deadline, *, written: 
         settle(node, record)
     except TeselaError as error:
         log.warning("claim %s: the failed attempt is not undone yet, the next call does it: %s", record.claim, error)
+        return False
+    return True

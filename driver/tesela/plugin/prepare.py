@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tesela.core.claim import AllocatedClaim
@@ -32,6 +32,7 @@ from tesela.plugin.node import Node
 from tesela.plugin.perform import perform
 from tesela.plugin.rebuild import list_holders, read_or_rebuild
 from tesela.plugin.release import release_device, settle
+from tesela.plugin.sentence import naming
 
 log = logging.getLogger(__name__)
 
@@ -63,15 +64,22 @@ def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[P
     for _ in range(_ROUNDS):
         record = read_or_rebuild(node, ref, deadline)
         request = None if record is not None and _may_answer(node, record) else _get_request(node, ref, deadline)
-        if request is not None:
-            _wait_for_fabric(node, request, deadline)
-        answer = _prepare_locked(node, ref, record, request, deadline)
+        with naming(ref, _list_devices(record, request)):
+            if request is not None:
+                _wait_for_fabric(node, request, deadline)
+            answer = _prepare_locked(node, ref, record, request, deadline)
         if answer is not None:
             return answer
     raise TryAgain(
         f"claim {ref.namespace}/{ref.name}: partitions vanish while it is prepared: look at its GPU, the kubelet tries "
         "again by itself"
     )
+
+
+def _list_devices(record: ClaimRecord | None, request: _Request | None) -> Iterator[str]:
+    if request is not None:
+        return (one.result.device for one in request.wanted)
+    return (device.device for device in record.devices) if record is not None else iter(())
 
 
 def _may_answer(node: Node, record: ClaimRecord) -> bool:
@@ -99,9 +107,10 @@ def _get_request(node: Node, ref: ClaimRef, deadline: Deadline) -> _Request:
             "made again; delete the pod so that it uses the new one"
         )
     claim = decode_claim(obj)
-    configs = decode_configs(claim)
-    wanted = plan_wanted(claim, node.lookout.roster, pool=node.pool)
-    resolved = tuple(resolve_config(claim, configs, one.result, whole=one.profile is None) for one in wanted)
+    with naming(ref, (result.device for result in claim.results)):
+        configs = decode_configs(claim)
+        wanted = plan_wanted(claim, node.lookout.roster, pool=node.pool)
+        resolved = tuple(resolve_config(claim, configs, one.result, whole=one.profile is None) for one in wanted)
     return _Request(claim=claim, wanted=wanted, configs=resolved)
 
 
@@ -122,7 +131,7 @@ def _prepare_locked(
         if request is None:
             return None
         grants = _undo(node, record, deadline) if record is not None else ()
-        deadline.check(f"claim {ref}")
+        deadline.check("making its devices")
         held = frozenset(device.device for device in record.devices) if record is not None else frozenset()
         return _prepare_anew(node, request, grants, held, deadline)
 
@@ -134,7 +143,9 @@ def _prepare_anew(
     try:
         views = {uuid: _look(node, uuid, request.wanted) for uuid in {one.gpu_uuid for one in request.wanted}}
     except NvmlError as error:
-        raise TryAgain(f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}") from error
+        raise TryAgain(
+            f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}; the kubelet tries again by itself"
+        ) from error
     emptied = [view for view in views.values() if node.lookout.note_if_emptied(view.known, view.instances)]
     if emptied:
         return None  # a reset that nobody noticed: what is made must be of the generation after it
@@ -197,4 +208,6 @@ def _get_fabric_state(node: Node, gpu_uuid: str) -> int:
     except NvmlError as error:
         if error.code in (codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND):
             return codes.FABRIC_NOT_SUPPORTED
-        raise TryAgain(f"GPU {gpu_uuid} does not tell its fabric state: {error}") from error
+        raise TryAgain(
+            f"GPU {gpu_uuid} does not tell its fabric state: {error}; the kubelet tries again by itself"
+        ) from error

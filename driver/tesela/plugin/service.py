@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from tesela.core.errors import TeselaError
 from tesela.core.model import ClaimRef, Refusal
@@ -15,6 +16,8 @@ from tesela.plugin.unprepare import unprepare_claim
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class ClaimService:
     """Implements `edge.kubelet.port.NodeService`. The claims of one call belong to one pod and run one by one."""
@@ -24,28 +27,29 @@ class ClaimService:
 
     def prepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, PrepareResult]:
         deadline = Deadline.after(deadline_s)
-        return {ref.uid: self._prepare(ref, deadline) for ref in claims}
+        return {ref.uid: self._attempt("prepare", ref, deadline, prepare_claim) for ref in claims}
 
     def unprepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, str | None]:
         deadline = Deadline.after(deadline_s)
-        return {ref.uid: self._unprepare(ref, deadline) for ref in claims}
+        outcomes = {ref.uid: self._attempt("unprepare", ref, deadline, unprepare_claim) for ref in claims}
+        return {uid: outcome.message if isinstance(outcome, Refusal) else None for uid, outcome in outcomes.items()}
 
-    def _prepare(self, ref: ClaimRef, deadline: Deadline) -> PrepareResult:
+    def _attempt(
+        self, verb: str, ref: ClaimRef, deadline: Deadline, act: Callable[[Node, ClaimRef, Deadline], T]
+    ) -> T | Refusal:
+        """One claim's fault is its own, a fault of ours too: the pod's other claims are served all the same."""
         try:
-            return prepare_claim(self._node, ref, deadline)
+            return act(self._node, ref, deadline)
         except TeselaError as error:
             message = _sentence(ref, error)
-            log.warning("prepare refused: %s", message)
-            return Refusal(message=message)
-
-    def _unprepare(self, ref: ClaimRef, deadline: Deadline) -> str | None:
-        try:
-            unprepare_claim(self._node, ref, deadline)
-        except TeselaError as error:
-            message = _sentence(ref, error)
-            log.warning("unprepare failed: %s", message)
-            return message
-        return None
+            log.warning("%s refused: %s", verb, message)
+        except Exception as error:
+            log.exception("%s of claim %s failed unexpectedly", verb, ref)
+            message = (
+                f"claim {ref.namespace}/{ref.name}: {verb} failed inside the driver ({type(error).__name__}); its log "
+                "on this node has the traceback: report it, the kubelet tries again by itself"
+            )
+        return Refusal(message=message)
 
 
 def _sentence(ref: ClaimRef, error: TeselaError) -> str:

@@ -23,6 +23,7 @@ from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.cdi_files import CdiFiles
 from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.plugin.lookout import Lookout
+from tesela.plugin.sentence import naming
 
 _RECORD = "gpu.nvidia.com/record"
 """Annotation of the CDI document; runtimes ignore it."""
@@ -78,23 +79,21 @@ class WorkloadFiles:
         return tuple(sorted({*self._cdi.list_ours(), *self._metadata.list_claims()}))
 
     def _list_nodes(self, record: ClaimRecord, device: RecordedDevice) -> Sequence[DeviceNode]:
-        minor = self._get_minor(record, device)
-        nodes = [self._host.get_gpu_node(minor)]
-        current = device.current
-        if current is not None:
-            if current.gi_id is None or current.ci_id is None:
-                raise StateError(f"claim {record.claim}: device {device.device} has no instance on record")
-            nodes.extend(self._host.get_capability_nodes(minor, current.gi_id, current.ci_id))
-        return nodes
+        with naming(record.claim, [device.device]):
+            minor = self._get_minor(device)
+            nodes = [self._host.get_gpu_node(minor)]
+            current = device.current
+            if current is not None:
+                if current.gi_id is None or current.ci_id is None:
+                    raise StateError("it has no instance on record: delete the claim's pod, and see the driver's log")
+                nodes.extend(self._host.get_capability_nodes(minor, current.gi_id, current.ci_id))
+            return nodes
 
-    def _get_minor(self, record: ClaimRecord, device: RecordedDevice) -> int:
+    def _get_minor(self, device: RecordedDevice) -> int:
         try:
             return self._nvml.get_minor_number(device.gpu_uuid)
         except NvmlError as error:
-            raise TryAgain(
-                f"claim {record.claim.namespace}/{record.claim.name}: device {device.device}: {error}; the kubelet "
-                "tries again by itself"
-            ) from error
+            raise TryAgain(f"its GPU does not answer: {error}; the kubelet tries again by itself") from error
 
     def _render_attributes(self, device: RecordedDevice) -> Json:
         known = self._lookout.roster.find(device.gpu_uuid)

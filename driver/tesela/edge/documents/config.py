@@ -85,7 +85,9 @@ def _decode_sourced(claim: AllocatedClaim, raw: RawConfig) -> SourcedConfig:
         owner = "claim" if raw.source is ConfigSource.CLAIM else "DeviceClass"
         requests = f"request {', '.join(raw.requests)}" if raw.requests else "all requests"
         raise DocumentError(
-            error.path, f"{error.problem} (opaque config of the {owner} for {requests}, claim {claim.ref})"
+            error.path,
+            f"{error.problem} (opaque config of the {owner} for {requests}, claim {claim.ref}); correct it there and "
+            "create the claim anew, an allocated one keeps its copy",
         ) from error
     return SourcedConfig(index=raw.index, source=raw.source, requests=raw.requests, config=config)
 
