@@ -252,3 +252,16 @@ def test_what_another_process_makes_during_a_look_is_not_taken_for_lost(world, r
     world.look()
 
     assert (world.unprepare(late), world.unprepare(ref), world.leftovers()) == (None, None, [])
+
+
+def test_a_lost_partition_keeps_the_whole_gpu_away_until_its_claim_ends(world):
+    """Nothing lives in the way, and its containers may run."""
+    holder = world.claim("holder", world.partition(2, "1g.10gb", 0))
+    world.serve(holder)
+    world.reset(2)
+    world.look()
+    whole = world.claim("whole", "gpu-2")
+    assert "still held by claim default/holder" in world.refuse(whole)
+    world.unprepare(holder)
+
+    world.serve(whole)
