@@ -24,6 +24,10 @@ class Deadline:
         """Seconds left, never negative."""
         return max(0.0, self.at_s - time.monotonic())
 
+    def halve(self) -> Deadline:
+        """Half of the time left: what is done until then can still be undone until the end, which takes as long."""
+        return Deadline.after(self.left_s / 2)
+
     def check(self, doing: str) -> None:
         """TryAgain naming what was being done, once the time is over."""
         if not self.left_s:

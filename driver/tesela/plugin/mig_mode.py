@@ -16,6 +16,7 @@ from tesela.core.model import ClaimRef
 from tesela.core.prepare import ModeSwitch
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import MigMode, Nvml
+from tesela.plugin.deadline import Deadline
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +35,18 @@ class Holders(Protocol):
         ...
 
 
-def switch_mig_mode(nvml: Nvml, holders: Holders, switch: ModeSwitch, ref: ClaimRef) -> None:
-    """Switch the mode and verify that it took effect. TryAgain names the holder; the pending mode is then as before."""
+def switch_mig_mode(nvml: Nvml, holders: Holders, switch: ModeSwitch, ref: ClaimRef, deadline: Deadline) -> None:
+    """Switch the mode and verify that it took effect. TryAgain names the holder; the pending mode is then as before.
+
+    Not begun after `deadline`; what was begun is verified or set back whatever time it is.
+    """
     uuid = switch.known.gpu.uuid
     wanted = codes.MIG_ENABLED if switch.enable else codes.MIG_DISABLED
+    deadline.check(f"the MIG mode of GPU {uuid}")
     before = nvml.get_mig_mode(uuid)
     if before.current == wanted and before.pending == wanted:
         return
+    deadline.check(f"the MIG mode of GPU {uuid}")
     try:
         status = _set_mode(nvml, uuid, wanted)
         if status == codes.SUCCESS and nvml.get_mig_mode(uuid).current == wanted:
@@ -52,7 +58,7 @@ def switch_mig_mode(nvml: Nvml, holders: Holders, switch: ModeSwitch, ref: Claim
     raise TryAgain(
         f"claim {ref.namespace}/{ref.name}: device {switch.device}: MIG mode of GPU {uuid} cannot be switched "
         f"{_NAMES[wanted]} now: {codes.TEXTS.get(status, 'refused')} ({status}); held by "
-        f"{describe_holders(nvml, holders, uuid)}; stop what holds it, the kubelet tries again by itself"
+        f"{describe_holders(nvml, holders, uuid, deadline)}; stop what holds it, the kubelet tries again by itself"
     )
 
 
@@ -76,15 +82,19 @@ def _set_pending_back(nvml: Nvml, uuid: str, before: MigMode) -> None:
         log.warning("the pending MIG mode of GPU %s may differ from its mode, look at it: %s", uuid, error)
 
 
-def describe_holders(nvml: Nvml, holders: Holders, uuid: str) -> str:
+def describe_holders(nvml: Nvml, holders: Holders, uuid: str, deadline: Deadline) -> str:
     """The processes on a GPU, in words: NVML's lists first, then whoever has its device node open.
 
-    It explains an error, so it raises none of NVML's: what cannot be asked goes unnamed.
+    It explains an error, so it raises none of NVML's: what cannot be asked, or not in time, goes unnamed.
     """
     named: set[str] = set()
     for listing in (nvml.get_compute_running_processes, nvml.get_graphics_running_processes):
         with contextlib.suppress(NvmlError, TryAgain):
+            deadline.check("who uses the GPU")
             named.update(holders.get_command(process.pid) for process in listing(uuid))
     with contextlib.suppress(NvmlError, TryAgain):
+        deadline.check("who uses the GPU")
         named.update(holders.list_gpu_holders(nvml.get_minor_number(uuid)))
+    if not named and not deadline.left_s:
+        return "a client that there was no time to name"
     return ", ".join(sorted(named)) or "a client that neither NVML nor /proc names (a kernel client, another VM)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tesela.core.errors import NvmlError, TryAgain
 from tesela.core.model import GpuInstance, LivePartition
@@ -48,6 +48,10 @@ class Node:
     in_use_retry_s: float = 5.0
     fabric_wait_s: float = 20.0
     api_retry_s: float = 5.0
+
+    def within(self, deadline: Deadline) -> Node:
+        """The same node, whose partitions begin no call of NVML after `deadline` (TryAgain)."""
+        return replace(self, partitions=self.partitions.within(deadline))
 
     @contextlib.contextmanager
     def hold_gpus(self, gpu_uuids: Iterable[str], deadline: Deadline) -> Iterator[None]:

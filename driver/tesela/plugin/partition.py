@@ -15,6 +15,7 @@ from tesela.core.errors import NvmlError, NvmlTimeout, TryAgain
 from tesela.core.model import GpuInstance, LivePartition, Placement, Profile
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import ComputeInstanceInfo, ComputeInstanceProfileInfo, Nvml
+from tesela.plugin.deadline import Deadline
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +34,24 @@ class Partitions:
     for once per GPU and profile; a walk over seven live partitions then costs 14 calls instead of 140.
     """
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self, nvml: Nvml, deadline: Deadline | None = None) -> None:
         self._nvml = nvml
+        self._deadline = deadline
         self._compute_profiles: dict[tuple[str, int], tuple[ComputeInstanceProfileInfo, ...]] = {}
+
+    def within(self, deadline: Deadline | None) -> Partitions:
+        """The same, but TryAgain instead of a call of NVML that would begin after `deadline`: many slow ones add up.
+
+        None: whatever time it is.
+        """
+        timed = Partitions(self._nvml, deadline)
+        timed._compute_profiles = self._compute_profiles
+        return timed
+
+    def _ask(self, gpu_uuid: str) -> Nvml:
+        if self._deadline is not None:
+            self._deadline.check(f"GPU {gpu_uuid}, which answers slowly")
+        return self._nvml
 
     def list_instances(self, gpu_uuid: str, profiles: Iterable[Profile]) -> tuple[GpuInstance, ...]:
         """Every GPU instance, by start; walked by profile, so that one without compute instance is seen.
@@ -45,7 +61,7 @@ class Partitions:
         found: list[GpuInstance] = []
         for profile in profiles:
             try:
-                instances = self._nvml.get_gpu_instances(gpu_uuid, profile.profile_id)
+                instances = self._ask(gpu_uuid).get_gpu_instances(gpu_uuid, profile.profile_id)
             except NvmlError as error:
                 if error.code == codes.NOT_SUPPORTED:
                     return ()
@@ -85,7 +101,9 @@ class Partitions:
         """All compute instances of a GPU instance, whatever their profile."""
         found: dict[int, ComputeInstanceInfo] = {}
         for profile in self._list_compute_profiles(instance):
-            for one in self._nvml.get_compute_instances(instance.gpu_uuid, instance.gi_id, profile.profile_id):
+            for one in self._ask(instance.gpu_uuid).get_compute_instances(
+                instance.gpu_uuid, instance.gi_id, profile.profile_id
+            ):
                 found[one.ci_id] = one
         return tuple(found[ci_id] for ci_id in sorted(found))
 
@@ -96,7 +114,7 @@ class Partitions:
         second step's. An instance made elsewhere than asked for is undone too: no record covers it. What NVML refuses
         is an NvmlError with NVML's code.
         """
-        info = self._nvml.create_gpu_instance(gpu_uuid, profile.profile_id, placement)
+        info = self._ask(gpu_uuid).create_gpu_instance(gpu_uuid, profile.profile_id, placement)
         instance = GpuInstance(
             gpu_uuid=gpu_uuid, profile_id=info.profile_id, placement=info.placement, gi_id=info.gi_id
         )
@@ -104,8 +122,8 @@ class Partitions:
             raise self._refuse_elsewhere(instance)
         try:
             compute_profile = self._find_filling_profile(instance, profile)
-            compute = self._nvml.create_compute_instance(gpu_uuid, instance.gi_id, compute_profile.profile_id)
-        except NvmlError:
+            compute = self._ask(gpu_uuid).create_compute_instance(gpu_uuid, instance.gi_id, compute_profile.profile_id)
+        except (NvmlError, TryAgain):
             self._undo(instance)
             raise
         return LivePartition(
@@ -126,13 +144,15 @@ class Partitions:
         try:
             for compute in self.list_compute_instances(instance):
                 with _gone_is_done():
-                    self._nvml.destroy_compute_instance(instance.gpu_uuid, instance.gi_id, compute.ci_id)
+                    self._ask(instance.gpu_uuid).destroy_compute_instance(
+                        instance.gpu_uuid, instance.gi_id, compute.ci_id
+                    )
         except NvmlError as error:
             if error.code != codes.NOT_FOUND:
                 raise
         try:
             with _gone_is_done():
-                self._nvml.destroy_gpu_instance(instance.gpu_uuid, instance.gi_id)
+                self._ask(instance.gpu_uuid).destroy_gpu_instance(instance.gpu_uuid, instance.gi_id)
         except NvmlError as error:
             if error.code == codes.IN_USE and (left := self.list_compute_instances(instance)):
                 raise InstanceStays(_explain_stay(instance, f"compute instance {left[0].ci_id} of ")) from error
@@ -142,7 +162,7 @@ class Partitions:
 
     def _exists(self, instance: GpuInstance) -> bool:
         try:
-            live = self._nvml.get_gpu_instances(instance.gpu_uuid, instance.profile_id)
+            live = self._ask(instance.gpu_uuid).get_gpu_instances(instance.gpu_uuid, instance.profile_id)
         except NvmlError as error:
             if error.code == codes.NOT_SUPPORTED:  # MIG mode was switched off, which takes them all
                 return False
@@ -152,7 +172,7 @@ class Partitions:
     def _undo(self, instance: GpuInstance) -> None:
         """Undo a half-made instance; where even that fails, the claim's *preparing* record still covers the slot."""
         try:
-            self._nvml.destroy_gpu_instance(instance.gpu_uuid, instance.gi_id)
+            self._nvml.destroy_gpu_instance(instance.gpu_uuid, instance.gi_id)  # whatever time it is
         except (NvmlError, NvmlTimeout) as error:
             log.warning(
                 "GPU instance %d stays on %s until its claim is undone: %s", instance.gi_id, instance.gpu_uuid, error
@@ -162,7 +182,7 @@ class Partitions:
         at = instance.placement
         made = f"it made GPU instance {instance.gi_id} of profile {instance.profile_id} at {at.start} size {at.size}"
         try:
-            self.destroy(instance)
+            self.within(None).destroy(instance)
             outcome = "which was destroyed again"
         except (NvmlError, TryAgain) as error:
             outcome = f"which nobody holds and must be destroyed by hand: {error}"
@@ -191,7 +211,9 @@ class Partitions:
 
     def _get_compute_profile(self, instance: GpuInstance, enum: int) -> ComputeInstanceProfileInfo | None:
         try:
-            return self._nvml.get_compute_instance_profile_info(instance.gpu_uuid, instance.gi_id, enum)
+            return self._ask(instance.gpu_uuid).get_compute_instance_profile_info(
+                instance.gpu_uuid, instance.gi_id, enum
+            )
         except NvmlError as error:
             if error.code in _ABSENT:
                 return None

@@ -29,21 +29,26 @@ log = logging.getLogger(__name__)
 def perform(
     node: Node, plan: PreparePlan, records: Iterable[ClaimRecord], deadline: Deadline
 ) -> tuple[PreparedDevice, ...]:
-    """The prepared devices. `records` are those the plan was made from."""
+    """The prepared devices. `records` are those the plan was made from.
+
+    `node` begins no call of NVML after `deadline` (`Node.within`).
+    """
     record = render_preparing(plan, node.host.get_boot_id())
     others = tuple(other for other in records if other.claim.uid != plan.claim.uid)
     _check_used(node, plan, others)
     if plan.has_effects:
         node.records.write(record, synced=False)
+    effects = deadline.halve() if plan.has_effects else deadline  # the other half is for undoing them
     try:
         for switch in plan.switches:
-            switch_mig_mode(node.nvml, node.host, switch, plan.claim)
-        record = _make_partitions(node, plan, record, others)
+            switch_mig_mode(node.nvml, node.host, switch, plan.claim, effects)
+        record = _make_partitions(node.within(effects), plan, record, others)
         for device in record.devices:
             if device.time_slice is not None:
+                effects.check(f"the time slice of GPU {device.gpu_uuid}")
                 node.nvidia_smi.set_time_slice(device.gpu_uuid, device.time_slice)
         prepared = _as_prepared(record)
-        answer = node.workload.write(prepared)
+        answer = node.workload.write(prepared, effects)
         node.records.write(prepared)
     except TeselaError as error:
         undone = _roll_back(node, record, deadline, written=plan.has_effects)

@@ -51,6 +51,7 @@ class _Request:
 
 def prepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
     """The claim's devices, prepared and on record. ClaimRefused, TryAgain or StateError carry a sentence."""
+    node = node.within(deadline)
     with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}") as lock:
         try:
             return _prepare_in_rounds(node, ref, deadline)
@@ -124,7 +125,7 @@ def _prepare_locked(
         record = node.records.read(ref.uid)
         if record is not None and _may_answer(node, record):
             if node.lives(record):
-                return node.workload.write(record)
+                return node.workload.write(record, deadline)
             log.warning("claim %s: a partition of it is gone; it is made again", ref)
             record = render_lost(record)
             node.records.write(record)
@@ -141,7 +142,7 @@ def _prepare_anew(
 ) -> tuple[PreparedDevice, ...] | None:
     ref = request.claim.ref
     try:
-        views = {uuid: _look(node, uuid, request.wanted) for uuid in {one.gpu_uuid for one in request.wanted}}
+        views = {one.gpu_uuid: _look(node, one.gpu_uuid, request.wanted, deadline) for one in request.wanted}
     except NvmlError as error:
         raise TryAgain(
             f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}; the kubelet tries again by itself"
@@ -154,7 +155,7 @@ def _prepare_anew(
     return perform(node, replace(plan, grants=grants), records, deadline)
 
 
-def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted]) -> GpuView:
+def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted], deadline: Deadline) -> GpuView:
     """The GPU as it is now, under its lock. Only the slots that the claim wants are described (each costs calls)."""
     known = node.lookout.roster.find(gpu_uuid)
     assert known is not None, "plan_wanted resolves to GPUs of the roster"
@@ -164,6 +165,7 @@ def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted]) -> GpuView:
         if one.gpu_uuid == gpu_uuid and one.profile is not None
     }
     instances = node.list_instances(known)
+    deadline.check(f"GPU {gpu_uuid}, which answers slowly")
     return GpuView(
         known=known,
         mig_enabled=_get_mig_enabled(node, gpu_uuid) if known.gpu.mig_enabled is not None else None,
@@ -192,6 +194,7 @@ def _wait_for_fabric(node: Node, request: _Request, deadline: Deadline) -> None:
     for one in request.wanted:
         if one.profile is not None or one.result.admin_access:
             continue
+        deadline.check(f"the fabric state of GPU {one.gpu_uuid}")
         while (state := _get_fabric_state(node, one.gpu_uuid)) in (codes.FABRIC_NOT_STARTED, codes.FABRIC_IN_PROGRESS):
             if until.left_s <= _FABRIC_PAUSE_S:
                 raise TryAgain(

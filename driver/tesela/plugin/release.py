@@ -88,6 +88,7 @@ def release_device(node: Node, record: ClaimRecord, device: RecordedDevice, dead
                 release = plan_release(record, device, partition, stale=stale, live=live)
                 _perform(node, record.claim, device, release, deadline)
         if device.time_slice is not None:
+            deadline.check(f"the time slice of GPU {device.gpu_uuid}")
             _reset_time_slice(node, record, device)
     except NvmlError as error:
         if error.code in _GONE and not _is_present(node, known):
@@ -150,17 +151,18 @@ def _destroy(node: Node, ref: ClaimRef, device: RecordedDevice, live: LivePartit
             if isinstance(error, NvmlError) and error.code != codes.IN_USE:
                 raise
             if insist.left_s <= _PAUSE_S:
+                cause = _explain(node, live, error, deadline)
                 raise TryAgain(
-                    f"claim {ref.namespace}/{ref.name}: device {device.device}: {_explain(node, live, error)}, the "
-                    "kubelet tries again by itself"
+                    f"claim {ref.namespace}/{ref.name}: device {device.device}: {cause}, the kubelet tries again by "
+                    "itself"
                 ) from error
             time.sleep(_PAUSE_S)
         else:
             return
 
 
-def _explain(node: Node, live: LivePartition, error: NvmlError | InstanceStays) -> str:
+def _explain(node: Node, live: LivePartition, error: NvmlError | InstanceStays, deadline: Deadline) -> str:
     if isinstance(error, InstanceStays):
         return str(error)
-    holder = describe_holders(node.nvml, node.host, live.gpu_uuid)
+    holder = describe_holders(node.nvml, node.host, live.gpu_uuid, deadline)
     return f"{live.mig_uuid or 'its partition'} is in use by {holder}; end that process"

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 def unprepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> None:
     """Give everything of the claim back. Raises a TeselaError with a sentence; calling again goes on from there."""
+    node = node.within(deadline)
     with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}") as lock:
         record = read_or_rebuild(node, ref, deadline)
         with naming(ref, (device.device for device in record.devices) if record is not None else ()):

@@ -22,6 +22,7 @@ from tesela.edge.host.host import Host
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.cdi_files import CdiFiles
 from tesela.edge.store.metadata_files import MetadataFiles
+from tesela.plugin.deadline import Deadline
 from tesela.plugin.lookout import Lookout
 from tesela.plugin.sentence import naming
 
@@ -39,8 +40,11 @@ class WorkloadFiles:
         self._nvml = nvml
         self._lookout = lookout
 
-    def write(self, record: ClaimRecord) -> tuple[PreparedDevice, ...]:
-        """Put the claim's files in place and return the answer for the kubelet. Device nodes use today's minors."""
+    def write(self, record: ClaimRecord, deadline: Deadline | None = None) -> tuple[PreparedDevice, ...]:
+        """Put the claim's files in place and return the answer for the kubelet. Device nodes use today's minors.
+
+        TryAgain instead of a call of NVML that would begin after `deadline`.
+        """
         paths = {request: self._metadata.path(record.claim.uid, request) for request in find_requests(record)}
         for request in paths:
             attributes = {device.device: self._render_attributes(device) for device in record.devices}
@@ -48,7 +52,7 @@ class WorkloadFiles:
         document = render_claim_cdi(
             record,
             common_nodes=self._host.list_common_nodes(),
-            device_nodes=[self._list_nodes(record, device) for device in record.devices],
+            device_nodes=[self._list_nodes(record, device, deadline) for device in record.devices],
             metadata_paths={request: str(path) for request, path in paths.items()},
             annotations={_RECORD: encode_record(record).decode()},
         )
@@ -78,8 +82,12 @@ class WorkloadFiles:
         """UIDs of the claims that have any file of ours."""
         return tuple(sorted({*self._cdi.list_ours(), *self._metadata.list_claims()}))
 
-    def _list_nodes(self, record: ClaimRecord, device: RecordedDevice) -> Sequence[DeviceNode]:
+    def _list_nodes(
+        self, record: ClaimRecord, device: RecordedDevice, deadline: Deadline | None
+    ) -> Sequence[DeviceNode]:
         with naming(record.claim, [device.device]):
+            if deadline is not None:
+                deadline.check(f"GPU {device.gpu_uuid}, which answers slowly")
             minor = self._get_minor(device)
             nodes = [self._host.get_gpu_node(minor)]
             current = device.current
