@@ -7,11 +7,15 @@ import json
 import pytest
 from e2e.harness.cluster import Cluster
 from e2e.harness.identity import Identity
-from e2e.harness.pods import Namespace, render_pod
+from e2e.harness.node import Node
+from e2e.harness.pods import Namespace, render_claim_spec, render_pod, render_request, render_template
 from tesela.core.errors import ApiError
 from tesela.edge.kube.client import KubeClient
 from tesela.edge.kube.config import load_config
 from tesela.edge.kube.port import RESOURCE_SLICES, Json
+
+GPUS = "h100-80gb"
+ONE = render_template("one", render_claim_spec([render_request("core", profile="1g.10gb")]))
 
 
 def test_a_pod_runs_to_its_end_and_reaches_the_service_address(namespace: Namespace) -> None:
@@ -68,12 +72,26 @@ def test_the_pod_bound_token_may_write_slices_of_its_own_node(identity: Identity
     kube.delete(RESOURCE_SLICES, slice_["metadata"]["name"])
 
 
-@pytest.mark.parametrize(("node", "driver"), [("node2", "gpu.nvidia.com"), ("node1", "other.example.com")])
-def test_slices_of_another_node_or_driver_are_refused(identity: Identity, node: str, driver: str) -> None:
+def test_a_node_that_begins_anew_serves_whatever_a_scenario_broke(node: Node, work: Namespace) -> None:
+    work.apply(ONE, render_pod("before", templates={"gpu": "one"}))
+    work.wait_running("before")
+    node.driver.kill()
+    node.cluster.stop_kubelet()
+
+    node.renew()
+    leftovers = node.list_leftovers()
+    work.apply(render_pod("after", templates={"gpu": "one"}))
+    work.wait_running("after")
+
+    assert leftovers == []
+
+
+@pytest.mark.parametrize(("node_name", "driver"), [("node2", "gpu.nvidia.com"), ("node1", "other.example.com")])
+def test_slices_of_another_node_or_driver_are_refused(identity: Identity, node_name: str, driver: str) -> None:
     kube = KubeClient(load_config(str(identity.kubeconfig)))
 
     with pytest.raises(ApiError, match="may write only ResourceSlices"):
-        kube.create(RESOURCE_SLICES, _slice(node, driver))
+        kube.create(RESOURCE_SLICES, _slice(node_name, driver))
 
 
 def _group(resource: str) -> dict[str, str]:
