@@ -6,6 +6,7 @@ done under that lock too; listing needs none, and shows each record as it was be
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from tesela.core.errors import ClaimRefused, StateError
 from tesela.core.record import ClaimRecord
 from tesela.edge.documents.record import decode_record, encode_record
-from tesela.edge.store.files import explain, keep_copy, read_file, remove_file, write_file
+from tesela.edge.store.files import Fsync, explain, keep_copy, read_file, remove_file, write_file
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 RACY_NS = 100_000_000
@@ -56,7 +57,8 @@ def check_uid(uid: str) -> str:
 class RecordStore:
     """The records under `state_dir`. Missing folders are made by the first write; reading makes none."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, fsync: Fsync = os.fsync) -> None:
+        self._fsync = fsync
         self._claims = state_dir / "claims"
         self._aside = state_dir / "aside"
         self._seen: dict[str, _Seen] = {}
@@ -102,11 +104,11 @@ class RecordStore:
         because every partition that it covers goes with the machine too.
         """
         path = self.path(record.claim.uid)
-        write_file(path, encode_record(record), mode=0o600, synced=synced)
+        write_file(path, encode_record(record), mode=0o600, synced=synced, fsync=self._fsync)
 
     def remove(self, uid: str) -> bool:
         """Removes the record, synced; False where there was none."""
-        return remove_file(self.path(uid), synced=True)
+        return remove_file(self.path(uid), synced=True, fsync=self._fsync)
 
     def set_aside(self, uid: str) -> Path | None:
         """Keeps the bytes of the claim's file as `aside/<uid>.<n>.json` and returns that; None without a file.
@@ -114,7 +116,7 @@ class RecordStore:
         The file itself stays until a record is written over it: a claim without file counts as unknown, and what it
         holds as nobody's.
         """
-        return keep_copy(self.path(uid), self._aside)
+        return keep_copy(self.path(uid), self._aside, fsync=self._fsync)
 
     def _look(self, uid: str, entry: DirEntry[str]) -> _Seen | None:
         """The record of `entry`, from memory where the file is provably the one parsed before; None if it vanished.

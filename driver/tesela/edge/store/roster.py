@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 from tesela.core.errors import OtherRelease, StateError
 from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.edge.documents.roster import decode_roster, encode_roster
-from tesela.edge.store.files import keep_copy, read_file, write_file
+from tesela.edge.store.files import Fsync, keep_copy, read_file, write_file
 from tesela.edge.store.records import RACY_NS
 
 
 class RosterStore:
     """The roster under `state_dir`. Reading it again costs one look at the file where that has not changed."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, fsync: Fsync = os.fsync) -> None:
+        self._fsync = fsync
         self._path = state_dir / "roster.json"
         self._seen: tuple[tuple[int, ...], Roster] | None = None
 
@@ -51,7 +53,7 @@ class RosterStore:
 
         TryAgain or StateError where that cannot be.
         """
-        return keep_copy(self._path, self._path.parent / "aside")
+        return keep_copy(self._path, self._path.parent / "aside", fsync=self._fsync)
 
     def _look(self) -> tuple[int, ...]:
         """What changes whenever the file does; empty where it cannot tell.
@@ -67,4 +69,4 @@ class RosterStore:
 
     def write_roster(self, roster: Roster) -> None:
         """Puts the roster on disk, file and folder synced. TryAgain or StateError leave the old one as it was."""
-        write_file(self._path, encode_roster(roster), mode=0o600, synced=True)
+        write_file(self._path, encode_roster(roster), mode=0o600, synced=True, fsync=self._fsync)
