@@ -1,7 +1,7 @@
 """One look at NVML and the host: everything a slice or a plan needs to know, as an immutable `Inventory`.
 
-Reads only. A GPU that fails while it is read is named in the log and keeps its neighbours in service: one that NVML calls
-lost counts as gone, one that fails otherwise is *silent*, and nothing changes for it.
+Reads only. A GPU that fails while it is read is named in the log and keeps its neighbours in service: one that NVML
+calls lost counts as gone, one that fails otherwise is *silent*, and nothing changes for it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Keep the roster true: look at the machine, compare with what is on disk, write what changed.
 
-This file writes the roster, and `tesela forget` does. Two driver processes may look at once, so reading and writing happen under the
-roster's lock, which is held for the disk alone, and what counts is the file. A GPU whose generation is to rise is held
-back, looked at again under its own lock, and that lock is kept until the new generation is on disk, because a prepare
-or unprepare may be halfway through: each GPU by itself, so that one that hangs holds up no other. Its entry says which
-boot and module load it takes account of, so that a GPU held back is not forgotten.
+This file writes the roster, and `tesela forget` does. Two driver processes may look at once, so reading and writing
+happen under the roster's lock, which is held for the disk alone, and what counts is the file. A GPU whose generation is
+to rise is held back, looked at again under its own lock, and that lock is kept until the new generation is on disk,
+because a prepare or unprepare may be halfway through: each GPU by itself, so that one that hangs holds up no other. Its
+entry says which boot and module load it takes account of, so that a GPU held back is not forgotten.
 """
 
 from __future__ import annotations
