@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from node_world import DEADLINE_S
 from tesela.core.model import Refusal
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.faults import Fault, Hang
-from tesela.edge.store.locks import hold
+from tesela.edge.store.locks import FileLock, FileLocks, hold
+from tesela.plugin.deadline import Deadline
 from tesela.plugin.recover import Recovery
 
 
@@ -191,3 +193,26 @@ def test_many_claims_come_and_go_through_both_processes(two):
         list(pool.map(live, range(8)))
 
     assert world.leftovers() == []
+
+
+class NotedLocks(FileLocks):
+    """Notes for which GPUs a lock was asked, in order."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir)
+        self.asked: list[str] = []
+
+    def gpu_lock(self, uuid: str) -> FileLock:
+        self.asked.append(uuid)
+        return super().gpu_lock(uuid)
+
+
+def test_locks_of_several_gpus_are_taken_in_one_order_so_that_two_claims_never_wait_for_each_other(build):
+    world = build("h100-80gb*8")
+    locks = NotedLocks(world.state_dir)
+    node = dataclasses.replace(world.node, locks=locks)
+
+    with node.hold_gpus([world.uuid(n) for n in (5, 2, 7, 0, 3, 6, 1, 4)], Deadline.after(DEADLINE_S)):
+        pass
+
+    assert locks.asked == sorted(locks.asked)

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeAlias
 
 from tesela.core.claim import AllocatedClaim, AllocatedResult
 from tesela.core.config import DeviceConfig
+from tesela.core.geometry import overlap
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition, Placement, Profile, Shape
 from tesela.core.record import ClaimRecord, Grant, RecordedDevice, find_holder
 from tesela.core.roster import KnownGpu
@@ -211,7 +212,7 @@ def _plan_partition(
             )
         return UsePartition(profile=profile, live=live)
     for instance in view.instances:
-        if _overlap(instance.placement, placement):
+        if overlap(instance.placement, placement):
             _refuse_occupied(ref, one, instance, others)
     if view.mig_enabled is None:
         refuse(ref, one.result.device, f"GPU {one.gpu_uuid} has no MIG", "delete the pod so that it gets another")
@@ -255,7 +256,7 @@ def check_not_held(ref: ClaimRef, one: Wanted, others: Iterable[ClaimRecord]) ->
 
 def _excludes(device: RecordedDevice, placement: Placement) -> bool:
     """Whether a recorded device (a whole GPU has no partitions) stands in the way of `placement` on its GPU."""
-    return not device.partitions or any(_overlap(p.placement, placement) for p in device.partitions)
+    return not device.partitions or any(overlap(p.placement, placement) for p in device.partitions)
 
 
 def _check_beside_own(ref: ClaimRef, one: Wanted, planned: Sequence[PlannedDevice]) -> None:
@@ -263,7 +264,7 @@ def _check_beside_own(ref: ClaimRef, one: Wanted, planned: Sequence[PlannedDevic
         if other.known.gpu.uuid != one.gpu_uuid or other.result.admin_access:
             continue
         theirs = _planned_placement(other)
-        if theirs is None or one.placement is None or _overlap(theirs, one.placement):
+        if theirs is None or one.placement is None or overlap(theirs, one.placement):
             refuse(
                 ref,
                 one.result.device,
@@ -280,10 +281,6 @@ def _planned_placement(device: PlannedDevice) -> Placement | None:
             return live.placement
         case MakePartition(placement=placement):
             return placement
-
-
-def _overlap(a: Placement, b: Placement) -> bool:
-    return a.start < b.start + b.size and b.start < a.start + a.size
 
 
 def _refuse_occupied(ref: ClaimRef, one: Wanted, instance: GpuInstance, others: _Others) -> NoReturn:

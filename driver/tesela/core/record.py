@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tesela.core.claim import base_request
 from tesela.core.model import ClaimRef, LivePartition, Placement, PreparedDevice
 
 
@@ -83,7 +84,7 @@ class RecordedDevice:
     @property
     def base_request(self) -> str:
         """The name the pod uses: a subrequest answers under its parent's name."""
-        return self.request.split("/", 1)[0]
+        return base_request(self.request)
 
     @property
     def current(self) -> RecordedPartition | None:
