@@ -159,3 +159,31 @@ def test_a_gpu_that_is_silent_at_the_second_look_after_a_reload_rises_all_the_sa
     watched.look()
 
     assert generations(watched) == [2, 2, 2]
+
+
+def test_a_gpu_in_use_is_not_forgotten_where_the_roster_tells_no_epoch_of_it(watched):
+    """As the first rosters were written."""
+    watched.node.lookout._gpu_wait_s = 0
+    store = RosterStore(watched.state_dir)
+    before = store.read_roster()
+    store.write_roster(replace(before, gpus=tuple(replace(known, epoch="") for known in before.gpus)))
+    watched.reload_module()
+    with hold(watched.node.locks.gpu_lock(watched.uuid(0)), 0, "GPU"):
+        watched.node.lookout.refresh()
+
+    watched.node.lookout.refresh()
+
+    assert generations(watched) == [2, 2, 2]
+
+
+def test_a_look_that_another_process_has_overtaken_takes_nothing_back(watched):
+    known = watched.node.lookout.roster.find_number(0)
+    planned = replace(known, generation=known.generation + 1)
+    other = watched.build()
+    for _ in range(2):
+        watched.reload_module()
+        other.lookout.refresh()
+
+    watched.node.lookout._settle_locked(known, planned, emptied=False)
+
+    assert generations(watched) == [3, 3, 3]

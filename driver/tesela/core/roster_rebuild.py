@@ -18,14 +18,13 @@ from tesela.core.roster import KnownGpu, Roster
 from tesela.core.slices.state import Json
 
 _STANDARD = "resource.kubernetes.io"
-_REBUILT = "rebuilt"
-"""An epoch that no machine is in: at the first look the generation rises unless a recorded partition lives."""
 
 
 def rebuild_roster(slices: Iterable[Json], records: Iterable[ClaimRecord], pool: str) -> Roster:
     """The GPUs that this node's slices and records name; empty where they name none.
 
-    A generation is the newest on record. StateError where they contradict each other.
+    A generation is the newest on record, of no boot that ever was: it rises at the first look unless a recorded
+    partition lives. StateError where slices and records contradict each other.
     """
     records = tuple(records)
     devices = [device for one in slices if _pool_of(one) == pool for device in one["spec"].get("devices") or ()]
@@ -43,7 +42,6 @@ def rebuild_roster(slices: Iterable[Json], records: Iterable[ClaimRecord], pool:
                 gpu=_recall_gpu(gpu_uuid, number, devices),
                 present=True,
                 generation=_newest_generation(gpu_uuid, records),
-                epoch=_REBUILT,
             )
             for gpu_uuid, number in sorted(numbers.items(), key=lambda item: item[1])
         ),
