@@ -42,11 +42,11 @@ def test_a_map_reads_like_this():
 
     assert drawn == [
         "2 x NVIDIA A100-SXM4-40GB",
-        "  memory slice           0        1        2        3        4        5        6        7",
-        "  gpu-0  MIG on  3 free |3g.20gb                            ........ ........ |1g.5gb  ........",
-        "                        |job-1                              ........ ........ |bridge  ........",
+        "  memory slice            0        1        2        3        4        5        6        7",
+        "  gpu-0  MIG on   3 free |3g.20gb                            ........ ........ |1g.5gb  ........",
+        "                         |job-1                              ........ ........ |bridge  ........",
         "",
-        "  gpu-1  MIG on  8 free ........ ........ ........ ........ ........ ........ ........ ........",
+        "  gpu-1  MIG on   8 free ........ ........ ........ ........ ........ ........ ........ ........",
         "",
         "  |1g   |3g   ... free   11 of 16 memory slices are free",
     ]
@@ -55,7 +55,7 @@ def test_a_map_reads_like_this():
 def test_a_whole_gpu_is_one_block():
     drawn = lines(row(whole_holder="training", mig="off"), ascii_only=True)
 
-    assert drawn[2:4] == ["  gpu-0  MIG off 0 free |whole GPU", " " * LABEL_WIDTH + "|training"]
+    assert drawn[2:4] == ["  gpu-0  MIG off  0 free |whole GPU", " " * LABEL_WIDTH + "|training"]
 
 
 def test_a_partition_without_a_claim_says_so():

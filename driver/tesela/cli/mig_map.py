@@ -17,7 +17,7 @@ from rich.text import Text
 from tesela.core.model import Placement
 
 MAX_WIDTH: Final = 100
-LABEL_WIDTH: Final = 24
+LABEL_WIDTH: Final = 25
 NARROW_LABEL_WIDTH: Final = 8
 MIN_SLICE_WIDTH: Final = 4
 _GRID_WIDTHS: Final = 24
@@ -196,7 +196,7 @@ def _label(row: MapRow, pen: _Pen) -> list[_Part]:
         return [(pen.fit(row.name, pen.label_width - 1), weight), (" ", "")]
     if row.remark:
         return _indented(f"  {row.name:<{pen.label_width - 2}}", weight)
-    free = pen.fit(f"{row.free_slices} free", pen.label_width - 17)
+    free = pen.fit(f"{row.free_slices:>2} free ", pen.label_width - 17)
     return [*_indented(f"  {row.name:<7}", weight), (f"MIG {row.mig}".ljust(8), _PLAIN), (free, "dim")]
 
 
