@@ -80,6 +80,17 @@ def test_profiles_are_asked_for_once(counting):
     assert counting.asked == 0
 
 
+def test_what_may_change_is_asked_for_at_each_look():
+    machine = build_machine("h100-80gb")
+    nvml = SimulatedNvml(machine)
+    nvml.init()
+    first = look(nvml)
+
+    nvml.set_mig_mode(first.gpus[0].uuid, codes.MIG_ENABLED)
+
+    assert [gpu.mig_enabled for gpu in look(nvml, first).gpus] == [True]
+
+
 def test_profiles_are_kept_from_look_to_look(counting):
     first = look(counting)
 

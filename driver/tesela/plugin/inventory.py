@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -98,15 +98,16 @@ def discover(
 ) -> Inventory:
     """Every GPU that answers, in NVML index order, and every live partition; the GPUs are read side by side.
 
-    Which MIG profiles a GPU has is taken from the look `before` while the driver is the same: more than half of a
-    look's calls ask for that. A GPU that NVML calls lost is left out, one that fails otherwise, or takes longer than
-    `timeout_s`, is `silent`: by the UUID that its index had before (`uuids`) where it does not even tell that one.
+    What a GPU is (name, PCI address, profiles and the like) is taken from the look `before`, one of the same load of
+    the kernel module, while the driver is the same: four of five calls of a first look ask for that. A GPU that NVML
+    calls lost is left out, one that fails otherwise, or takes longer than `timeout_s`, is `silent`: by the UUID that
+    its index had before (`uuids`) where it does not even tell that one.
     NvmlError or NvmlTimeout only where NVML as a whole fails: count and versions.
     """
     driver_version = nvml.get_driver_version()
-    profiles = _keep_profiles(before, driver_version)
+    known = _keep_known(before, driver_version)
     indices = range(nvml.get_device_count())
-    looks = {index: partial(_look_at, nvml, topology, walker, index, profiles) for index in indices}
+    looks = {index: partial(_look_at, nvml, topology, walker, index, known) for index in indices}
     seen = run_side_by_side(looks, timeout_s=timeout_s, name="look")
     gpus = [one for index in indices if (one := seen.get(index)) is not None and one.gpu is not None]
     silent = {one.uuid for one in seen.values() if one.silent and one.uuid}
@@ -127,14 +128,12 @@ def discover(
     )
 
 
-def _look_at(
-    nvml: Nvml, topology: Topology, walker: Partitions, index: int, profiles: Mapping[str, tuple[Profile, ...]]
-) -> _Seen:
+def _look_at(nvml: Nvml, topology: Topology, walker: Partitions, index: int, known: Mapping[str, Gpu]) -> _Seen:
     """One GPU. Whatever it does, the others are seen."""
     uuid = ""
     try:
         uuid = nvml.get_uuid(index)
-        gpu = _read_gpu(nvml, topology, index, uuid, profiles.get(uuid))
+        gpu = _read_again(nvml, index, known[uuid]) if uuid in known else _read_gpu(nvml, topology, index, uuid)
         live = walker.list_live(gpu.uuid, gpu.profiles) if gpu.mig_enabled else ()
     except (NvmlError, NvmlTimeout) as error:
         log.warning("GPU %s at index %d does not answer: %s", uuid or "of unknown UUID", index, error)
@@ -145,15 +144,24 @@ def _look_at(
     return _Seen(uuid=uuid, gpu=gpu, live=live)
 
 
-def _keep_profiles(before: Inventory | None, driver_version: str) -> dict[str, tuple[Profile, ...]]:
+def _keep_known(before: Inventory | None, driver_version: str) -> dict[str, Gpu]:
     if before is None or before.driver_version != driver_version:
         return {}
-    return {gpu.uuid: gpu.profiles for gpu in before.gpus if gpu.profiles}
+    return {gpu.uuid: gpu for gpu in before.gpus}
 
 
-def _read_gpu(
-    nvml: Nvml, topology: Topology, index: int, uuid: str, profiles: tuple[Profile, ...] | None = None
-) -> Gpu:
+def _read_again(nvml: Nvml, index: int, gpu: Gpu) -> Gpu:
+    """What may change while the driver stays: a MIG switch moves minors, a fabric comes up late."""
+    return replace(
+        gpu,
+        index=index,
+        minor=nvml.get_minor_number(gpu.uuid),
+        mig_enabled=None if gpu.mig_enabled is None else _read_mig_enabled(nvml, gpu.uuid),
+        fabric_clique=read_fabric_clique(nvml, gpu.uuid),
+    )
+
+
+def _read_gpu(nvml: Nvml, topology: Topology, index: int, uuid: str) -> Gpu:
     architecture = nvml.get_architecture(uuid)
     guest = _is_vgpu_guest(nvml, uuid)
     bus_id = normalize_bus_id(nvml.get_pci_info(uuid).bus_id)
@@ -172,7 +180,7 @@ def _read_gpu(
         memory_bytes=memory_bytes,
         mig_enabled=mig_enabled,
         resetless_mig=mig_enabled is not None and _is_resetless(nvml, uuid, architecture),
-        profiles=() if mig_enabled is None else profiles or list_profiles(nvml, uuid, memory_bytes),
+        profiles=() if mig_enabled is None else list_profiles(nvml, uuid, memory_bytes),
         addressing_mode=_read_addressing_mode(nvml, uuid),
         numa_node=topology.get_numa_node(bus_id),
         pcie_root=topology.get_pcie_root(bus_id),

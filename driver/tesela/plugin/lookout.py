@@ -62,6 +62,7 @@ class Lookout:
         self._roster = roster_store.read_roster()
         self._raised: set[str] = set()
         self._inventory = Inventory(driver_version="", cuda_driver_version=0, gpus=(), partitions=())
+        self._seen_in = ""  # the epoch of `_inventory`; empty where it ended meanwhile
 
     @property
     def roster(self) -> Roster:
@@ -84,7 +85,9 @@ class Lookout:
         NvmlError where NVML as a whole fails, TryAgain where the roster's lock is not to be had.
         """
         uuids = {known.gpu.index: known.gpu.uuid for known in self.roster.gpus if known.present}
-        seen = discover(self._nvml, self._host, self._partitions, self._inventory, uuids=uuids)
+        began = self._get_epoch()
+        before = self._inventory if began == self._seen_in else None
+        seen = discover(self._nvml, self._host, self._partitions, before, uuids=uuids)
         boot_id, module_token = self._host.get_boot_id(), self._host.get_module_token()
         epoch = render_epoch(boot_id, module_token)
         with self._hold_roster():
@@ -102,6 +105,7 @@ class Lookout:
             if roster != known:
                 self._roster_store.write_roster(roster)
         self._inventory, self._roster = seen, roster
+        self._seen_in = epoch if epoch == began else ""
         for uuid in raised:
             self._settle(_get(roster, uuid), _get(planned, uuid), emptied=uuid in emptied)
         with self._guard:
@@ -115,7 +119,7 @@ class Lookout:
         about to work on a GPU calls this and holds the GPU's lock. It costs no call of NVML where nothing happened.
         TryAgain where the roster's lock is not to be had.
         """
-        epoch = render_epoch(self._host.get_boot_id(), self._host.get_module_token())
+        epoch = self._get_epoch()
         roster = self.roster
         known = roster.find(gpu_uuid)
         if known is not None and known.present and roster.epoch_of(known) != epoch:
@@ -133,6 +137,9 @@ class Lookout:
             return False
         self._settle_locked(known, replace(known, generation=known.generation + 1), emptied=True)
         return True
+
+    def _get_epoch(self) -> str:
+        return render_epoch(self._host.get_boot_id(), self._host.get_module_token())
 
     def _hold_roster(self) -> contextlib.AbstractContextManager[object]:
         return hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs")
