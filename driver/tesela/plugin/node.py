@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tesela.core.errors import NvmlError, TryAgain
 from tesela.core.model import GpuInstance, LivePartition
@@ -30,7 +30,8 @@ class Node:
 
     `pool` is the name of this node's pool (its node name). `in_use_retry_s` bounds how long an unprepare insists on a
     partition that is in use; `fabric_wait_s` how long a whole GPU waits for its NVSwitch fabric; `api_retry_s` how long
-    a prepare asks an API server that does not answer (the kubelet itself asks again only a minute later).
+    a prepare asks an API server that does not answer (the kubelet itself asks again only a minute later). `fabricless`
+    are the GPUs that said they have no NVSwitch fabric.
     """
 
     pool: str
@@ -48,6 +49,7 @@ class Node:
     in_use_retry_s: float = 5.0
     fabric_wait_s: float = 20.0
     api_retry_s: float = 5.0
+    fabricless: set[str] = field(default_factory=set)
 
     def within(self, deadline: Deadline) -> Node:
         """The same node, whose partitions begin no call of NVML after `deadline` (TryAgain)."""

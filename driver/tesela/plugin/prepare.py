@@ -164,11 +164,12 @@ def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted], deadline: Deadlin
         for one in wanted
         if one.gpu_uuid == gpu_uuid and one.profile is not None
     }
-    instances = node.list_instances(known)
+    mig_enabled = _get_mig_enabled(node, gpu_uuid) if known.gpu.mig_enabled is not None else None
+    instances = node.list_instances(known) if mig_enabled else ()
     deadline.check(f"GPU {gpu_uuid}, which answers slowly")
     return GpuView(
         known=known,
-        mig_enabled=_get_mig_enabled(node, gpu_uuid) if known.gpu.mig_enabled is not None else None,
+        mig_enabled=mig_enabled,
         instances=instances,
         described=tuple(node.partitions.describe(one) for one in instances if (one.profile_id, one.placement) in slots),
         rule=node.policy.find_rule(known),
@@ -192,7 +193,7 @@ def _wait_for_fabric(node: Node, request: _Request, deadline: Deadline) -> None:
     """A whole GPU of an NVSwitch node is of no use before its fabric is up; wait, bounded, with no GPU lock held."""
     until = Deadline.after(min(node.fabric_wait_s, deadline.left_s))
     for one in request.wanted:
-        if one.profile is not None or one.result.admin_access:
+        if one.profile is not None or one.result.admin_access or one.gpu_uuid in node.fabricless:
             continue
         deadline.check(f"the fabric state of GPU {one.gpu_uuid}")
         while (state := _get_fabric_state(node, one.gpu_uuid)) in (codes.FABRIC_NOT_STARTED, codes.FABRIC_IN_PROGRESS):
@@ -210,6 +211,7 @@ def _get_fabric_state(node: Node, gpu_uuid: str) -> int:
         return node.nvml.get_fabric_info(gpu_uuid).state
     except NvmlError as error:
         if error.code in (codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND):
+            node.fabricless.add(gpu_uuid)  # for good: a board has an NVSwitch port or has none
             return codes.FABRIC_NOT_SUPPORTED
         raise TryAgain(
             f"GPU {gpu_uuid} does not tell its fabric state: {error}; the kubelet tries again by itself"
