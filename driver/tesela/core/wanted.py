@@ -99,7 +99,7 @@ def _resolve_partition(ref: ClaimRef, result: AllocatedResult, known: KnownGpu, 
 def _may_be_called(profile: Profile, label: str) -> bool:
     """Whether a driver may have called the profile so when the claim was allocated.
 
-    Profile ids are the same in every release of NVIDIA's driver and names are not (docs/decisions/0014): the memory
+    Profile ids are the same in every release of NVIDIA's driver and names are not (docs/decisions/0009): the memory
     and the suffix may differ, the compute slices never do.
     """
     if label == render_profile_label(profile.name):
