@@ -169,7 +169,7 @@ def _plan_admin(ref: ClaimRef, one: Wanted, view: GpuView) -> Action:
     """Admin access never creates, changes or destroys (invariant 4): it sees what lives."""
     if one.profile is None or one.placement is None:
         return UseWhole()
-    live = _find_described(view, one)
+    live = one.find_live(view.described)
     if live is None or live.mig_uuid is None:
         refuse(
             ref,
@@ -202,7 +202,7 @@ def _plan_partition(
     assert profile is not None
     assert placement is not None
     if view.rule.mode is Shape.STATIC:
-        live = _find_described(view, one)
+        live = one.find_live(view.described)
         if live is None or live.mig_uuid is None:
             refuse(
                 ref,
@@ -226,18 +226,6 @@ def _plan_partition(
             )
         switches[one.gpu_uuid] = ModeSwitch(known=view.known, enable=True, device=one.result.device)
     return MakePartition(profile=profile, placement=placement)
-
-
-def _find_described(view: GpuView, one: Wanted) -> LivePartition | None:
-    assert one.profile is not None
-    return next(
-        (
-            live
-            for live in view.described
-            if live.profile_id == one.profile.profile_id and live.placement == one.placement
-        ),
-        None,
-    )
 
 
 def check_not_held(ref: ClaimRef, one: Wanted, others: Iterable[ClaimRecord]) -> None:

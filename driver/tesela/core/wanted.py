@@ -6,13 +6,14 @@ Pure, and every refusal is a `ClaimRefused` whose message names the claim, the d
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from tesela.core.claim import AllocatedClaim, AllocatedResult
 from tesela.core.config import DeviceConfig
 from tesela.core.errors import ClaimRefused
-from tesela.core.model import ClaimRef, Placement, Profile
+from tesela.core.model import ClaimRef, LivePartition, Placement, Profile
 from tesela.core.naming import PartitionName, WholeName, parse_device_name, render_profile_label
 from tesela.core.roster import KnownGpu, Roster
 
@@ -33,6 +34,13 @@ class Wanted:
     def gpu_uuid(self) -> str:
         """The GPU it stands on."""
         return self.known.gpu.uuid
+
+    def find_live(self, live: Iterable[LivePartition]) -> LivePartition | None:
+        """The one of its GPU's live partitions that stands in its slot; None for a whole GPU, which has no slot."""
+        if self.profile is None:
+            return None
+        slot = (self.profile.profile_id, self.placement)
+        return next((one for one in live if (one.profile_id, one.placement) == slot), None)
 
 
 def plan_wanted(claim: AllocatedClaim, roster: Roster, *, pool: str) -> tuple[Wanted, ...]:

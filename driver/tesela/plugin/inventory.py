@@ -28,7 +28,6 @@ _OPTIONAL = (codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND, codes.INVALID_ARGUME
 LOOK_TIMEOUT_S: Final = 60.0
 """For all calls on one GPU together: on a GPU that nobody keeps initialized the first ones take seconds."""
 
-_GONE = (codes.GPU_IS_LOST, codes.NOT_FOUND)
 
 BRANDS: Final[dict[int, str]] = {
     1: "Quadro",
@@ -137,7 +136,7 @@ def _look_at(nvml: Nvml, topology: Topology, walker: Partitions, index: int, kno
         live = walker.list_live(gpu.uuid, gpu.profiles) if gpu.mig_enabled else ()
     except (NvmlError, NvmlTimeout) as error:
         log.warning("GPU %s at index %d does not answer: %s", uuid or "of unknown UUID", index, error)
-        return _Seen(uuid=uuid, silent=not (isinstance(error, NvmlError) and error.code in _GONE))
+        return _Seen(uuid=uuid, silent=not (isinstance(error, NvmlError) and error.code in codes.GPU_GONE))
     except Exception:
         log.exception("GPU %s at index %d cannot be read, which is a fault of the driver", uuid, index)
         return _Seen(uuid=uuid, silent=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tesela.core.config import DeviceConfig, resolve_config
 from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, NvmlError, StateError, TryAgain
-from tesela.core.model import ClaimRef, LivePartition, Shape
+from tesela.core.model import ClaimRef, Shape
 from tesela.core.prepare import check_not_held
 from tesela.core.record import (
     ClaimRecord,
@@ -179,7 +179,7 @@ def _rebuild_device(node: Node, one: Wanted, config: DeviceConfig, taken: frozen
     )
     if one.profile is None or one.placement is None:
         return device
-    live = _find_live(node, one)
+    live = one.find_live(node.list_live(one.known))
     made = node.policy.find_rule(one.known).mode is not Shape.STATIC and not one.result.admin_access
     ours = made and live is not None and live.mig_uuid not in taken
     partition = RecordedPartition(
@@ -194,15 +194,3 @@ def _rebuild_device(node: Node, one: Wanted, config: DeviceConfig, taken: frozen
         mig_uuid=live.mig_uuid if live is not None else None,
     )
     return replace(device, partitions=(partition,))
-
-
-def _find_live(node: Node, one: Wanted) -> LivePartition | None:
-    assert one.profile is not None
-    return next(
-        (
-            live
-            for live in node.list_live(one.known)
-            if live.profile_id == one.profile.profile_id and live.placement == one.placement
-        ),
-        None,
-    )

@@ -24,7 +24,6 @@ from tesela.plugin.partition import InstanceStays
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.25
-_GONE = (codes.GPU_IS_LOST, codes.NOT_FOUND)
 
 
 def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
@@ -91,7 +90,7 @@ def release_device(node: Node, record: ClaimRecord, device: RecordedDevice, dead
             deadline.check(f"the time slice of GPU {device.gpu_uuid}")
             _reset_time_slice(node, record, device)
     except NvmlError as error:
-        if error.code in _GONE and not _is_present(node, known):
+        if error.code in codes.GPU_GONE and not _is_present(node, known):
             log.warning("claim %s: GPU %s is gone, and with it %s", record.claim, device.gpu_uuid, device.device)
             return
         raise TryAgain(
@@ -114,7 +113,7 @@ def _is_present(node: Node, known: KnownGpu) -> bool:
     try:
         node.nvml.get_index(known.gpu.uuid)
     except NvmlError as error:
-        if error.code in _GONE:
+        if error.code in codes.GPU_GONE:
             return False
         raise
     return True

@@ -23,6 +23,9 @@ INSUFFICIENT_RESOURCES: Final = 23
 ARGUMENT_VERSION_MISMATCH: Final = 25
 UNKNOWN: Final = 999
 
+GPU_GONE: Final = (GPU_IS_LOST, NOT_FOUND)
+"""How NVML says that a GPU it is asked about is not there any more."""
+
 RETURN_CODES: Final[dict[str, int]] = {
     name: value for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
 }
