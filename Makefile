@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint format proto e2e-build e2e bench
+.PHONY: help setup demo test nvml-sim test-nvml lint format proto e2e-build e2e bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -25,6 +25,12 @@ demo: setup ## the main job on a simulated DGX: no root, no GPU, no cluster
 
 test: setup ## unit, contract, plugin and wire tests: no root, no GPU
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+nvml-sim: ## libnvidia-ml.so.1 over the simulator (needs a C compiler)
+	$(MAKE) -C nvml-sim
+
+test-nvml: setup nvml-sim ## the driver's NVML code and clients of others over that library
+	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/contract tests/nvml
 
 lint: setup ## ruff, mypy --strict, import rules, drift of the generated stubs
 	$(BIN)/ruff check .
