@@ -28,17 +28,10 @@ from tesela.edge.simulator.models import (
     GpuModel,
     gi_id_of,
 )
+from tesela.edge.simulator.refused import Refused
 
 MAX_COMPUTE_INSTANCES = 8
 ProcessKind: TypeAlias = Literal["compute", "graphics", "open"]
-
-
-class Refused(Exception):
-    """NVML would answer `code`."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(codes.TEXTS.get(code, str(code)))
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,16 +12,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Literal, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.port import FabricInfo
+from tesela.edge.simulator.assembly import assemble_gpu
 from tesela.edge.simulator.faults import Fault, FaultScript, Hang, Latency, Misbehaviour, Verdict
-from tesela.edge.simulator.gpu import Process, Refused, SimulatedGpu
+from tesela.edge.simulator.gpu import Process, SimulatedGpu
 from tesela.edge.simulator.models import MAX_GPU_INSTANCES
-from tesela.edge.simulator.spec import MAX_GPUS, GpuSpec, MachineSpec, check_machine_spec, parse_machine_spec
+from tesela.edge.simulator.refused import Refused
+from tesela.edge.simulator.spec import MAX_GPUS, MachineSpec, check_machine_spec, parse_machine_spec
 from tesela.edge.simulator.state import CallPhase, CallState, GpuState, MachineState, gpu_state
 
 R = TypeVar("R")
@@ -32,8 +34,6 @@ RestartHook: TypeAlias = Callable[[MachineState], None]
 """Told of every reboot and driver reload, when all GPUs are back."""
 ChangeHook: TypeAlias = Callable[[GpuState], None]
 """Told of every change of a GPU, under that GPU's lock, before the call returns."""
-
-_NAMESPACE: Final = uuid.UUID("8f1e4c1a-4f0f-5d7e-9a57-7e5e1a000001")
 
 
 class Machine:
@@ -55,7 +55,7 @@ class Machine:
         self._calls: dict[int, CallState] = {}
         self._numbers = itertools.count()
         self._minors = threading.Lock()
-        self._gpus = {gpu.uuid: gpu for gpu in (_gpu(spec, i) for i in range(len(spec.gpus)))}
+        self._gpus = {gpu.uuid: gpu for gpu in (assemble_gpu(spec, i) for i in range(len(spec.gpus)))}
         self._locks = {gpu_uuid: threading.RLock() for gpu_uuid in self._gpus}
 
     # What NVML calls go through
@@ -290,7 +290,7 @@ class Machine:
         number = next(self._numbers)
 
         def enter(phase: CallPhase) -> None:
-            self._calls[number] = CallState(function=FUNCTIONS[function], gpu=gpu_uuid, phase=phase)
+            self._calls[number] = CallState(function=FUNCTIONS.get(function, function), gpu=gpu_uuid, phase=phase)
             self._gate.notify_all()
 
         try:
@@ -325,45 +325,8 @@ def build_machine(text: str) -> Machine:
 
 
 def nvml_error(code: int, function: str) -> NvmlError:
-    """NVML's answer `code` to the port's `function`, in NVML's words."""
-    return NvmlError(code, FUNCTIONS[function], codes.TEXTS.get(code, ""))
-
-
-def _gpu(spec: MachineSpec, index: int) -> SimulatedGpu:
-    wanted = spec.gpus[index]
-    # Two GPUs share a PCIe root; roots are spread over the bus numbers, the first half of the GPUs on NUMA node 0.
-    root_bus = 0x04 + (index // 2) * 0x0F
-    mode = codes.MIG_ENABLED if wanted.mig else codes.MIG_DISABLED
-    return SimulatedGpu(
-        uuid=f"GPU-{uuid.uuid5(_NAMESPACE, f'{spec.seed}/{index}/{wanted.model.model}')}",
-        model=wanted.model,
-        minor=index,
-        pci_bus_id=f"00000000:{root_bus + 3 + 4 * (index % 2):02X}:00.0",
-        numa_node=_numa_node(wanted, index, len(spec.gpus)),
-        pcie_root=None if wanted.pcie_root == "unknown" else wanted.pcie_root or f"pci0000:{root_bus:02x}",
-        illegal_start_code=spec.illegal_start_code,
-        new_mig_uuid=lambda: f"MIG-{uuid.uuid4()}",
-        mig=mode,
-        pending=mode,
-        vgpu=wanted.vgpu,
-        fabric=_fabric(spec) if wanted.fabric else None,
-        fields={codes.FIELD_RESETLESS_MIG: int(wanted.model.resetless_mig)},
-    )
-
-
-def _numa_node(wanted: GpuSpec, index: int, count: int) -> int | None:
-    match wanted.numa_node:
-        case None:
-            return 0 if index < (count + 1) // 2 else 1
-        case int(node):
-            return node
-        case _:
-            return None
-
-
-def _fabric(spec: MachineSpec) -> FabricInfo:
-    cluster = uuid.uuid5(_NAMESPACE, f"{spec.seed}/fabric")
-    return FabricInfo(cluster_uuid=str(cluster), clique_id=0, state=codes.FABRIC_COMPLETED)
+    """NVML's answer `code` to `function` (the port's name or NVML's), in NVML's words."""
+    return NvmlError(code, FUNCTIONS.get(function, function), codes.TEXTS.get(code, ""))
 
 
 def _copy_fault(fault: Fault, gpu_uuid: str) -> Fault:

@@ -19,8 +19,9 @@ from tesela.edge.nvml.port import (
     PciInfo,
     ProcessInfo,
 )
-from tesela.edge.simulator.gpu import Refused, SimulatedGpu
+from tesela.edge.simulator.gpu import SimulatedGpu
 from tesela.edge.simulator.machine import Machine, nvml_error
+from tesela.edge.simulator.refused import Refused
 
 R = TypeVar("R")
 
