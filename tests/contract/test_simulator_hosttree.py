@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 
@@ -99,6 +100,29 @@ def test_the_numa_node(tree, address, node):
 def test_pci_ids(tree):
     folder = "sys/bus/pci/devices/0000:07:00.0"
     assert (read(tree, f"{folder}/vendor"), read(tree, f"{folder}/device")) == ("0x10de\n", "0x20b0\n")
+
+
+def test_the_bars_of_a_gpu_do_not_meet_those_of_another(tree):
+    folders = sorted((tree.root / "sys/bus/pci/devices").iterdir())
+    lines = [line for folder in folders for line in (folder / "resource").read_text().splitlines()]
+    spans = sorted((int(start, 16), int(end, 16)) for start, end, flags in map(str.split, lines) if int(flags, 16))
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(spans))
+
+
+def test_bar_1_holds_the_whole_memory(tree):
+    start, end, _ = read(tree, "sys/bus/pci/devices/0000:07:00.0/resource").splitlines()[1].split()
+    assert int(end, 16) - int(start, 16) + 1 == 64 << 30
+
+
+@pytest.mark.parametrize("address", ["0000:07:00.0", "0000:0b:00.0"])
+def test_the_driver_of_a_gpu_is_nvidia(tree, address):
+    driver = os.path.realpath(tree.root / "sys/bus/pci/devices" / address / "driver")
+    assert driver == os.path.realpath(tree.root / "sys/bus/pci/drivers/nvidia")
+
+
+def test_the_driver_names_its_gpus(tree):
+    device = os.path.realpath(tree.root / "sys/bus/pci/drivers/nvidia/0000:07:00.0")
+    assert device == os.path.realpath(tree.root / "sys/bus/pci/devices/0000:07:00.0")
 
 
 def test_device_files_of_every_gpu(tree):

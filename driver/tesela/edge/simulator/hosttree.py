@@ -22,7 +22,7 @@ from typing import Final
 from tesela.core.errors import StartError
 from tesela.edge.simulator.gpu import MAX_COMPUTE_INSTANCES, Process
 from tesela.edge.simulator.machine import Machine
-from tesela.edge.simulator.models import MAX_GPU_INSTANCES
+from tesela.edge.simulator.models import MAX_GPU_INSTANCES, load_model
 from tesela.edge.simulator.spec import MAX_GPUS
 from tesela.edge.simulator.state import GpuState, MachineState
 
@@ -32,6 +32,10 @@ CONFIG_CAPABILITY_MINOR: Final = 1
 MONITOR_CAPABILITY_MINOR: Final = 2
 _MARK: Final = ".tesela-host-tree"
 _PARTS: Final = ("proc", "sys", "dev", ".new")
+_BAR0_BASE: Final = 0xC000_0000
+_BAR0_BYTES: Final = 16 << 20
+_BAR1_BASE: Final = 1 << 40
+_BAR3_BYTES: Final = 32 << 20
 _CONFIG_MODE: Final = 0o400
 _CAPABILITY_MODE: Final = 0o444
 """Whoever holds the node of an instance may use it; only root may change the partitions."""
@@ -224,9 +228,29 @@ def _pci_entries(gpu: GpuState, address: str) -> Iterator[tuple[str, _Entry]]:
     numa_node = -1 if gpu.numa_node is None else gpu.numa_node
     texts = {"numa_node": str(numa_node), "vendor": "0x10de", "class": "0x030200"}
     texts["device"] = f"0x{gpu.pci_device_id:04x}"
+    texts["resource"] = "\n".join(_resource_lines(gpu))
     for name, text in texts.items():
         yield f"sys/{device}/{name}", _File(f"{text}\n")
     yield f"sys/bus/pci/devices/{address}", _Link(f"../../../{device}")
+    yield f"sys/bus/pci/drivers/nvidia/{address}", _Link(f"../../../../{device}")
+    yield f"sys/{device}/driver", _Link(f"{'../' * (device.count('/') + 1)}bus/pci/drivers/nvidia")
+
+
+def _resource_lines(gpu: GpuState) -> Iterator[str]:
+    """First address, last address and flags (Linux's ioport.h) of six BARs, the ROM and a bridge's six windows.
+
+    BAR 0 holds the registers, BAR 1 the whole memory (its size a power of two), BAR 3 more registers; BARs 1 and 3 are
+    64 bits wide, so that 2 and 4 are empty.
+    """
+    memory_bytes = load_model(gpu.model).board_memory_bytes
+    bars = {
+        0: (_BAR0_BASE + gpu.minor * _BAR0_BYTES, _BAR0_BYTES, 0x40200),
+        1: (_BAR1_BASE * (1 + gpu.minor), 1 << (memory_bytes - 1).bit_length(), 0x14220C),
+        3: (_BAR1_BASE * (1 + gpu.minor) + _BAR1_BASE // 2, _BAR3_BYTES, 0x14220C),
+    }
+    for number in range(13):
+        start, size, flags = bars.get(number, (0, 1, 0))
+        yield f"0x{start:016x} 0x{start + size - 1:016x} 0x{flags:016x}"
 
 
 def _process_entries(process: Process, gpu: GpuState) -> Iterator[tuple[str, _Entry]]:
