@@ -21,14 +21,17 @@ from tesela.edge.nvml.port import (
     PciInfo,
     ProcessInfo,
 )
+from tesela.edge.simulator.targets import NamedAnswer, NamedRequest
 from tesela.edge.simulator.wire import (
     I32,
+    I64,
     NOTHING,
     OPTIONAL_ID,
     OPTIONAL_VALUE,
     TEXT,
     U32,
     U64,
+    U64_OR_I64,
     Codec,
     Reader,
     pair,
@@ -149,3 +152,15 @@ GET_GRAPHICS_RUNNING_PROCESSES: Final = Call(0x0051, "get_graphics_running_proce
 CALLS: Final[dict[int, Call[Any]]] = {
     value.opcode: value for value in list(globals().values()) if isinstance(value, Call)
 }
+
+NAMED_REQUEST: Final = record(
+    NamedRequest,
+    function=TEXT,
+    gpu=TEXT,
+    gi_id=OPTIONAL_ID,
+    ci_id=OPTIONAL_ID,
+    numbers=sequence(I64),
+    text=TEXT,
+)
+NAMED_CALL: Final = Call(0x0060, "call", (NAMED_REQUEST,), record(NamedAnswer, numbers=sequence(U64_OR_I64), text=TEXT))
+"""Not in CALLS, because it is no method of the port: it names the NVML function, and `named` has those."""

@@ -13,9 +13,9 @@ from typing import Final, Literal, TypeAlias
 from tesela.core.errors import DocumentError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
+from tesela.edge.simulator.named import NAMED, fault_name
 
 ANY_FUNCTION: Final = "*"
-_METHODS: Final = {nvml: method for method, nvml in FUNCTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +142,12 @@ class FaultScript:
 
 
 def method_of(function: str) -> str:
-    """The port's name of `function`, which may be NVML's. DocumentError: neither knows it."""
-    method = _METHODS.get(function, function)
-    if method not in FUNCTIONS and method != ANY_FUNCTION:
+    """The port's name of `function`, which may be NVML's, or NVML's where the port has none. DocumentError: unknown."""
+    method = fault_name(function)
+    if method not in FUNCTIONS and method not in NAMED and method != ANY_FUNCTION:
+        known = sorted({*FUNCTIONS.values(), *NAMED})
         raise DocumentError(
-            "function", f"{function!r} is no NVML function of the port; known are {', '.join(_METHODS)}"
+            "function", f"{function!r} is no NVML function that is simulated; known are {', '.join(known)}"
         )
     return method
 

@@ -23,9 +23,11 @@ from tesela.edge.simulator.models import (
     MAX_GPU_INSTANCES,
     NO_ENGINES,
     ComputeInstanceProfile,
+    ComputePlacement,
     Engines,
     GpuInstanceProfile,
     GpuModel,
+    compute_placements,
     gi_id_of,
 )
 from tesela.edge.simulator.refused import Refused
@@ -46,15 +48,20 @@ class Process:
     ci_id: int | None = None
     kind: ProcessKind = "compute"
     name: str = "simulated"
+    memory_bytes: int = 0
+    """GPU memory that it holds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ComputeInstance:
-    """A live compute instance; `mig_uuid` is new at each creation."""
+    """A live compute instance; `mig_uuid` is new at each creation, `mig_index` unique on its GPU while it lives."""
 
     ci_id: int
     profile: ComputeInstanceProfile
+    placement: ComputePlacement
     mig_uuid: str
+    mig_index: int
+    compute_mode: int = codes.COMPUTE_MODE_DEFAULT
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,6 +100,8 @@ class SimulatedGpu:
     lost: bool = False
     absent: bool = False
     next_gi_ids: list[int] = field(default_factory=list)
+    persistence_mode: int = 0
+    compute_mode: int = codes.COMPUTE_MODE_DEFAULT
 
     # MIG mode
 
@@ -135,6 +144,7 @@ class SimulatedGpu:
         """A reboot or driver reload: Ampere keeps its mode in the InfoROM, later GPUs come up with MIG off."""
         if self.model.resetless_mig:
             self.pending = codes.MIG_DISABLED
+        self.persistence_mode, self.compute_mode = 0, codes.COMPUTE_MODE_DEFAULT
         self.reset()
 
     # GPU instances
@@ -167,7 +177,7 @@ class SimulatedGpu:
         """How many more instances of the profile could be made one after the other."""
         self._require_mig()
         profile = self._profile(profile_id)
-        free = [p for p in profile.placements if self._is_free(p)]
+        free = [p for p in profile.placements if self.is_free(p)]
         engines, slices, count = self._engines_in_use(), self._slices_in_use(), 0
         limit = min(len(free), profile.max_instances - self._count(profile))
         while count < limit:
@@ -187,7 +197,7 @@ class SimulatedGpu:
             raise Refused(self.illegal_start_code)
         if (
             self._count(profile) >= profile.max_instances
-            or not self._is_free(placement)
+            or not self.is_free(placement)
             or not (self._engines_in_use() + profile.engines).fits(self.model.engines)
             or self._slices_in_use() + profile.compute_slices > self.model.compute_slices
         ):
@@ -231,18 +241,43 @@ class SimulatedGpu:
             multiprocessor_count=profile.multiprocessors,
         )
 
-    def create_compute_instance(self, gi_id: int, profile_id: int) -> ComputeInstanceInfo:
-        """nvmlGpuInstanceCreateComputeInstance: 23 when the GPU instance has no compute slices left for it."""
+    def create_compute_instance(
+        self, gi_id: int, profile_id: int, wanted: ComputePlacement | None = None
+    ) -> ComputeInstanceInfo:
+        """nvmlGpuInstanceCreateComputeInstance(WithPlacement): 23 when the GPU instance has no slices left for it.
+
+        Without a wanted placement the first free one is taken.
+        """
         instance = self.gpu_instance(gi_id)
         profile = self._compute_profile(instance, profile_id)
-        in_use = sum(c.profile.compute_slices for c in instance.compute.values())
-        same = sum(c.profile is profile for c in instance.compute.values())
-        if same >= profile.max_instances or in_use + profile.compute_slices > instance.profile.compute_slices:
+        if wanted is not None and wanted.size != profile.compute_slices:
+            raise Refused(codes.INVALID_ARGUMENT)
+        if wanted is not None and wanted not in compute_placements(instance.profile, profile):
+            raise Refused(self.illegal_start_code)
+        free = _free_compute_placements(instance, profile)
+        placement = next((p for p in free if wanted in {None, p}), None)
+        if placement is None:
             raise Refused(codes.INSUFFICIENT_RESOURCES)
         ci_id = next(i for i in range(MAX_COMPUTE_INSTANCES) if i not in instance.compute)
-        compute = ComputeInstance(ci_id=ci_id, profile=profile, mig_uuid=self.new_mig_uuid())
+        compute = ComputeInstance(
+            ci_id=ci_id,
+            profile=profile,
+            placement=placement,
+            mig_uuid=self.new_mig_uuid(),
+            mig_index=self._free_mig_index(),
+        )
         instance.compute[ci_id] = compute
         return _compute_info(instance, compute)
+
+    def possible_compute_placements(self, gi_id: int, profile_id: int) -> tuple[ComputePlacement, ...]:
+        """All legal placements in the GPU instance, free or not."""
+        instance = self.gpu_instance(gi_id)
+        return compute_placements(instance.profile, self._compute_profile(instance, profile_id))
+
+    def remaining_compute_capacity(self, gi_id: int, profile_id: int) -> int:
+        """How many more compute instances of the profile could be made one after the other."""
+        instance = self.gpu_instance(gi_id)
+        return len(_free_compute_placements(instance, self._compute_profile(instance, profile_id)))
 
     def compute_instances(self, gi_id: int, profile_id: int) -> tuple[ComputeInstanceInfo, ...]:
         instance = self.gpu_instance(gi_id)
@@ -258,6 +293,18 @@ class SimulatedGpu:
         if any(p.gi_id == gi_id and p.ci_id == ci_id for p in self.processes):
             raise Refused(codes.IN_USE)
         del instance.compute[ci_id]
+
+    # Memory
+
+    def memory_use(self) -> tuple[int, int, int]:
+        """Bytes of the board: all, what the driver keeps, what processes hold."""
+        total, reserved = self.model.board_memory_bytes, self.model.reserved_memory_bytes
+        return total, reserved, min(sum(p.memory_bytes for p in self.processes), total - reserved)
+
+    def instance_memory_use(self, instance: GpuInstance) -> tuple[int, int, int]:
+        """The same of one GPU instance, whose profile's memory is what the driver leaves to it."""
+        total = instance.profile.memory_mib << 20
+        return total, 0, min(sum(p.memory_bytes for p in self.processes if p.gi_id == instance.gi_id), total)
 
     # Shared parts of the rules
 
@@ -279,9 +326,14 @@ class SimulatedGpu:
                 return profile
         raise Refused(codes.NOT_SUPPORTED)
 
-    def _is_free(self, placement: Placement) -> bool:
+    def is_free(self, placement: Placement) -> bool:
+        """Whether no live GPU instance covers a slice of `placement`."""
         wanted = set(placement.slices)
         return not any(wanted.intersection(i.placement.slices) for i in self.instances.values())
+
+    def _free_mig_index(self) -> int:
+        taken = {compute.mig_index for instance in self.instances.values() for compute in instance.compute.values()}
+        return next(i for i in range(len(taken) + 1) if i not in taken)
 
     def _count(self, profile: GpuInstanceProfile) -> int:
         return sum(i.profile is profile for i in self.instances.values())
@@ -309,3 +361,8 @@ def _compute_info(instance: GpuInstance, compute: ComputeInstance) -> ComputeIns
         profile_id=compute.profile.profile_id,
         mig_uuid=compute.mig_uuid,
     )
+
+
+def _free_compute_placements(instance: GpuInstance, profile: ComputeInstanceProfile) -> tuple[ComputePlacement, ...]:
+    taken = {s for compute in instance.compute.values() for s in compute.placement.slices}
+    return tuple(p for p in compute_placements(instance.profile, profile) if taken.isdisjoint(p.slices))

@@ -116,6 +116,10 @@ class Machine:
         """The GPUs that NVML counts, in index order: PCI order without the absent ones."""
         return tuple(gpu.uuid for gpu in self._gpus.values() if not gpu.absent)
 
+    def visible_gpus(self) -> tuple[SimulatedGpu, ...]:
+        """The GPUs that NVML counts; without `with_gpu` only what never changes of them may be read."""
+        return tuple(gpu for gpu in self._gpus.values() if not gpu.absent)
+
     def set_mig_mode(self, gpu: SimulatedGpu, mode: int, forced_status: int | None = None) -> int:
         """The rule of nvmlDeviceSetMigMode, with the minor moving where the machine is told to do that."""
         before = gpu.mig

@@ -77,6 +77,19 @@ class ComputeInstanceProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComputePlacement:
+    """`size` compute slices from `start` on, inside one GPU instance (nvmlComputeInstancePlacement_t)."""
+
+    start: int
+    size: int
+
+    @property
+    def slices(self) -> range:
+        """The compute slices covered."""
+        return range(self.start, self.start + self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInstanceProfile:
     """A GPU-instance profile of one model."""
 
@@ -112,6 +125,11 @@ class GpuModel:
     compute_slices: int
     memory_slices: int
     profiles: tuple[GpuInstanceProfile, ...]
+
+    @property
+    def reserved_memory_bytes(self) -> int:
+        """What the driver keeps of the board's memory for itself: what is left beside the largest GPU instance."""
+        return self.board_memory_bytes - max(p.memory_mib << 20 for p in self.profiles)
 
     @property
     def engines(self) -> Engines:
@@ -257,3 +275,34 @@ def gi_id_of(memory_slices: int, placement: Placement) -> int:
     It reproduces the examples in the MIG guide (1g at 0..6: ids 7..13; 3g: 1 and 2). Drivers promise no such mapping.
     """
     return memory_slices // placement.size - 1 + placement.start // placement.size
+
+
+def compute_placements(instance: GpuInstanceProfile, profile: ComputeInstanceProfile) -> tuple[ComputePlacement, ...]:
+    """Where a compute instance may lie in its GPU instance: aligned to the next power of two of its size.
+
+    Inferred from the instance counts that drivers print (in 7g: 2c three times, 3c twice, 4c once); no source lists it.
+    """
+    step = 1 << (profile.compute_slices - 1).bit_length()
+    starts = range(0, instance.compute_slices - profile.compute_slices + 1, step)
+    return tuple(ComputePlacement(start=s, size=profile.compute_slices) for s in starts[: profile.max_instances])
+
+
+_DEFAULT_STARTS: Final[dict[int, dict[int, tuple[int, ...]]]] = {
+    8: {1: (6, 4, 5, 0, 1, 2, 3), 2: (6, 4, 0, 2), 4: (4, 0), 8: (0,)},
+}
+"""By memory slices of the GPU and of the placement: the order in which drivers were seen to fill an A100 (MIG guide).
+
+A 3g was seen at 4 first in one example and at 0 in another; double-memory 1g is inferred. Nothing promises an order.
+"""
+
+
+def default_placements(model: GpuModel, profile: GpuInstanceProfile) -> tuple[Placement, ...]:
+    """The placements of `profile` in the order in which a driver tries them where nobody chose one.
+
+    Boards of which no order was seen fill from the high end, as the seven-slice boards mostly do.
+    """
+    high_first = tuple(sorted(profile.placements, key=lambda p: -p.start))
+    order = _DEFAULT_STARTS.get(model.memory_slices, {}).get(profile.placements[0].size)
+    if order is None:
+        return high_first
+    return tuple(sorted(high_first, key=lambda p: order.index(p.start) if p.start in order else len(order)))

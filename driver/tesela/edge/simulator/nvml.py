@@ -90,8 +90,8 @@ class SimulatedNvml:
 
     def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
         def rule(gpu: SimulatedGpu) -> MemoryInfo:
-            total_bytes = gpu.model.board_memory_bytes
-            return MemoryInfo(total_bytes=total_bytes, free_bytes=total_bytes, used_bytes=0)
+            total, reserved, used = gpu.memory_use()
+            return MemoryInfo(total_bytes=total, free_bytes=total - reserved - used, used_bytes=reserved + used)
 
         return self._read("get_memory_info", gpu_uuid, rule)
 

@@ -12,19 +12,22 @@ import os
 import socket
 import stat
 import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin
-from tesela.edge.simulator.calls import CALLS, INIT, SHUTDOWN, Call
+from tesela.edge.simulator.calls import CALLS, INIT, NAMED_CALL, SHUTDOWN, Call
 from tesela.edge.simulator.machine import Machine
+from tesela.edge.simulator.named import NamedCalls
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.simulator.wire import (
     ADMIN,
     HELLO,
     MAGIC,
+    MAX_FRAME_BYTES,
     TEXT,
     U16,
     VERSION,
@@ -39,7 +42,9 @@ from tesela.edge.simulator.wire import (
 MAX_CONNECTIONS: Final = 256
 FRAME_TIMEOUT_S: Final = 10.0
 """For the rest of a frame that has begun, and for sending an answer; a silent peer may stay connected."""
+_ACCEPT_AGAIN_S: Final = 0.05
 _MAX_SOCKET_PATH: Final = 107
+_RESPONSE_HEAD_BYTES: Final = 8
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -51,6 +56,7 @@ class SimulatorServer:
         self.path = path
         self._nvml = SimulatedNvml(machine)
         self._nvml.init()
+        self._named = NamedCalls(machine)
         self._listener: socket.socket | None = None
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -95,8 +101,13 @@ class SimulatorServer:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._listener is not listener:
+                    return
+                # Out of descriptors, or a client that left while it waited: the next one may fare better.
+                _LOG.warning("cannot take a connection: %s", error)
+                time.sleep(_ACCEPT_AGAIN_S)
+                continue
             with self._lock:
                 full = len(self._open) >= MAX_CONNECTIONS
                 if not full:
@@ -105,7 +116,16 @@ class SimulatorServer:
                 _LOG.warning("refused a connection: %d are open", MAX_CONNECTIONS)
                 connection.close()
                 continue
+            self._begin_serving(connection)
+
+    def _begin_serving(self, connection: socket.socket) -> None:
+        try:
             threading.Thread(target=self._serve, args=(connection,), name="sim-serve", daemon=True).start()
+        except RuntimeError as error:
+            _LOG.warning("refused a connection: %s", error)
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -132,9 +152,17 @@ class SimulatorServer:
             return _refusal(request, error.code, error.text)
         except DocumentError as error:
             return _refusal(request, codes.INVALID_ARGUMENT, str(error))
+        except Exception as error:
+            _LOG.exception("the simulator failed in call %#06x", request.opcode)
+            return _refusal(request, codes.UNKNOWN, f"the simulator failed in this call: {error!r}")
+        if len(payload) > MAX_FRAME_BYTES - _RESPONSE_HEAD_BYTES:
+            return _refusal(request, codes.UNKNOWN, f"the answer has {len(payload)} bytes, more than a frame holds")
         return Response(request_id=request.request_id, code=codes.SUCCESS, payload=payload)
 
     def _result(self, request: Request) -> bytes:
+        if request.opcode == NAMED_CALL.opcode:
+            (named,) = NAMED_CALL.parse_arguments(request.payload)
+            return NAMED_CALL.render_result(self._named.answer(named))
         if request.opcode == ADMIN:
             reader, out = Reader(request.payload), bytearray()
             text = TEXT.take(reader)
@@ -155,9 +183,13 @@ class SimulatorServer:
 
 def _greet(request: Request, machine: Machine) -> Response:
     reader = Reader(request.payload)
-    if request.opcode != HELLO or reader.take(len(MAGIC)) != MAGIC:
-        return _refusal(request, codes.INVALID_ARGUMENT, "the first frame must be a hello that begins with TSIM")
-    lowest, highest = U16.take(reader), U16.take(reader)
+    try:
+        if request.opcode != HELLO or reader.take(len(MAGIC)) != MAGIC:
+            raise DocumentError("hello", "the first frame must be a hello that begins with TSIM")
+        lowest, highest = U16.take(reader), U16.take(reader)
+        reader.finish()
+    except DocumentError as error:
+        return _refusal(request, codes.INVALID_ARGUMENT, str(error))
     if not lowest <= VERSION <= highest:
         text = f"this simulator speaks version {VERSION}, the client {lowest} to {highest}"
         return _refusal(request, codes.ARGUMENT_VERSION_MISMATCH, text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -96,6 +97,15 @@ U16: Final = _integer("<H")
 U32: Final = _integer("<I")
 I32: Final = _integer("<i")
 U64: Final = _integer("<Q")
+I64: Final = _integer("<q")
+
+
+def _put_either(out: bytearray, value: int) -> None:
+    U64.put(out, value + (1 << 64) if value < 0 else value)
+
+
+U64_OR_I64: Final = Codec(_put_either, U64.take)
+"""A negative number in two's complement; the reader knows the function, and with it the sign."""
 
 
 def _put_text(out: bytearray, value: str) -> None:
@@ -221,23 +231,27 @@ def parse_response(body: bytes) -> Response:
 def read_frame(connection: socket.socket, *, wait_s: float | None, body_s: float) -> bytes | None:
     """The next frame's body, or None where the peer closed between frames.
 
-    Waits `wait_s` for a frame to begin (None: without limit) and `body_s` for each further piece. TimeoutError and
+    Waits `wait_s` for a frame to begin (None: without limit) and `body_s` for all the rest of it. TimeoutError and
     ConnectionError as the socket raises them; DocumentError: a frame longer than MAX_FRAME_BYTES.
     """
     connection.settimeout(wait_s)
     first = connection.recv(_LENGTH.size)
     if not first:
         return None
-    connection.settimeout(body_s)
-    (length,) = _LENGTH.unpack(first + _read_exactly(connection, _LENGTH.size - len(first)))
+    end_s = time.monotonic() + body_s
+    (length,) = _LENGTH.unpack(first + _read_exactly(connection, _LENGTH.size - len(first), end_s))
     if length > MAX_FRAME_BYTES:
         raise DocumentError("frame", f"{length} bytes; at most {MAX_FRAME_BYTES}")
-    return _read_exactly(connection, length)
+    return _read_exactly(connection, length, end_s)
 
 
-def _read_exactly(connection: socket.socket, count: int) -> bytes:
+def _read_exactly(connection: socket.socket, count: int, end_s: float) -> bytes:
     pieces = bytearray()
     while len(pieces) < count:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the rest of a frame did not arrive in time")
+        connection.settimeout(left_s)
         piece = connection.recv(count - len(pieces))
         if not piece:
             raise ConnectionResetError("the peer closed the connection inside a frame")
