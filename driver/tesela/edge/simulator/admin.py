@@ -54,7 +54,7 @@ def perform_admin(machine: Machine, text: str) -> str:
     """Does what the JSON `text` asks and returns the answer as JSON. DocumentError: it cannot be done."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DocumentError("op", f"the request is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise DocumentError("op", "the request is no JSON object")
@@ -102,7 +102,10 @@ class _Fields:
         value = self._take(name, object)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise DocumentError(name, "is missing or no number of seconds")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise DocumentError(name, "is beyond any number of seconds") from error
 
     def flag(self, name: str) -> bool:
         return bool(self._take(name, bool))
