@@ -19,8 +19,9 @@ from typing import Any, Final
 from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin
-from tesela.edge.simulator.calls import CALLS, INIT, SHUTDOWN, Call
+from tesela.edge.simulator.calls import CALLS, INIT, NAMED_CALL, SHUTDOWN, Call
 from tesela.edge.simulator.machine import Machine
+from tesela.edge.simulator.named import NamedCalls
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.simulator.wire import (
     ADMIN,
@@ -55,6 +56,7 @@ class SimulatorServer:
         self.path = path
         self._nvml = SimulatedNvml(machine)
         self._nvml.init()
+        self._named = NamedCalls(machine)
         self._listener: socket.socket | None = None
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -158,6 +160,9 @@ class SimulatorServer:
         return Response(request_id=request.request_id, code=codes.SUCCESS, payload=payload)
 
     def _result(self, request: Request) -> bytes:
+        if request.opcode == NAMED_CALL.opcode:
+            (named,) = NAMED_CALL.parse_arguments(request.payload)
+            return NAMED_CALL.render_result(self._named.answer(named))
         if request.opcode == ADMIN:
             reader, out = Reader(request.payload), bytearray()
             text = TEXT.take(reader)

@@ -97,6 +97,15 @@ U16: Final = _integer("<H")
 U32: Final = _integer("<I")
 I32: Final = _integer("<i")
 U64: Final = _integer("<Q")
+I64: Final = _integer("<q")
+
+
+def _put_either(out: bytearray, value: int) -> None:
+    U64.put(out, value + (1 << 64) if value < 0 else value)
+
+
+U64_OR_I64: Final = Codec(_put_either, U64.take)
+"""A negative number in two's complement; the reader knows the function, and with it the sign."""
 
 
 def _put_text(out: bytearray, value: str) -> None:
