@@ -19,6 +19,7 @@ from tesela.edge.nvml.port import (
     GpuInstanceProfileInfo,
     MigMode,
 )
+from tesela.edge.simulator.health import GpuHealth
 from tesela.edge.simulator.models import (
     MAX_GPU_INSTANCES,
     NO_ENGINES,
@@ -94,7 +95,9 @@ class SimulatedGpu:
     pending: int = codes.MIG_DISABLED
     vgpu: bool = False
     fabric: FabricInfo | None = None
-    fields: dict[int, int] = field(default_factory=dict)
+    health: GpuHealth = field(default_factory=GpuHealth)
+    fields: dict[int, int | None] = field(default_factory=dict)
+    """Field values set from outside; None hides one."""
     instances: dict[int, GpuInstance] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     lost: bool = False
@@ -139,6 +142,7 @@ class SimulatedGpu:
         self.forget_instances()
         self.mig = self.pending
         self.lost = self.absent = False
+        self.health.reset()
 
     def restart(self) -> None:
         """A reboot or driver reload: Ampere keeps its mode in the InfoROM, later GPUs come up with MIG off."""
@@ -146,6 +150,12 @@ class SimulatedGpu:
             self.pending = codes.MIG_DISABLED
         self.persistence_mode, self.compute_mode = 0, codes.COMPUTE_MODE_DEFAULT
         self.reset()
+
+    def field_value(self, field_id: int) -> int | None:
+        """One field of nvmlDeviceGetFieldValues; None where that field is not supported."""
+        if field_id in self.fields:
+            return self.fields[field_id]
+        return self.health.field_value(field_id, with_instances=bool(self.instances))
 
     # GPU instances
 

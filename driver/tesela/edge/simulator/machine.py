@@ -19,8 +19,10 @@ from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.port import FabricInfo
 from tesela.edge.simulator.assembly import assemble_gpu
+from tesela.edge.simulator.events import EventLog
 from tesela.edge.simulator.faults import Fault, FaultScript, Hang, Latency, Misbehaviour, Verdict
 from tesela.edge.simulator.gpu import Process, SimulatedGpu
+from tesela.edge.simulator.health import GpuHealth
 from tesela.edge.simulator.models import MAX_GPU_INSTANCES
 from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.spec import MAX_GPUS, MachineSpec, check_machine_spec, parse_machine_spec
@@ -47,6 +49,7 @@ class Machine:
         self.on_restart: list[RestartHook] = []
         self.shift_minors = spec.shift_minors
         """Whether a MIG toggle or a reboot moves minors, as it does on some systems."""
+        self.events = EventLog()
         self._boot_id = str(uuid.uuid4())
         self._driver_loads = 1
         self._faults = FaultScript()
@@ -124,9 +127,20 @@ class Machine:
         """The rule of nvmlDeviceSetMigMode, with the minor moving where the machine is told to do that."""
         before = gpu.mig
         status = gpu.set_mig_mode(mode, forced_status)
-        if self.shift_minors and gpu.mig != before:
-            self._move_minor(gpu)
+        if gpu.mig != before:
+            self._toggled(gpu)
         return status
+
+    def register_events(self, gpu: SimulatedGpu, mask: int) -> int:
+        """The rule of nvmlDeviceRegisterEvents: the number of the last event, for a wait to begin after.
+
+        Refused: INVALID_ARGUMENT for a bit that NVML lacks, NOT_SUPPORTED for a type that this GPU lacks.
+        """
+        if mask & ~codes.EVENT_ALL:
+            raise Refused(codes.INVALID_ARGUMENT)
+        if mask & ~gpu.health.supported_event_types(gpu.model):
+            raise Refused(codes.NOT_SUPPORTED)
+        return self.events.cursor
 
     # What a simulator's user does
 
@@ -174,6 +188,7 @@ class Machine:
         with self._gate:
             self._releases += 1
             self._gate.notify_all()
+        self.events.release()
 
     def wait_for_hung_calls(self, count: int, timeout_s: float) -> bool:
         """Whether `count` calls hang within `timeout_s`: tests wait on this instead of sleeping."""
@@ -184,11 +199,7 @@ class Machine:
         """Opens a context on the GPU or one of its instances. DocumentError: the instance does not exist."""
         gpu = self._find(name)
         with self._locks[gpu.uuid]:
-            instance = gpu.instances.get(process.gi_id) if process.gi_id is not None else None
-            if process.gi_id is not None and instance is None:
-                raise DocumentError("gi", f"GPU {gpu.uuid} has no GPU instance {process.gi_id}")
-            if process.ci_id is not None and (instance is None or process.ci_id not in instance.compute):
-                raise DocumentError("ci", f"GPU {gpu.uuid} has no compute instance {process.ci_id} there")
+            _check_instance(gpu, process.gi_id, process.ci_id)
             gpu.processes.append(process)
             self._changed(gpu)
 
@@ -206,6 +217,9 @@ class Machine:
         """The GPU falls off the bus: NVML answers GPU_IS_LOST, or, once `absent`, does not know it any more."""
         gpu = self._find(name)
         with self._locks[gpu.uuid]:
+            if not gpu.lost:
+                self.events.record(gpu.uuid, codes.EVENT_XID, data=codes.XID_FALLEN_OFF_THE_BUS)
+                self.events.record(gpu.uuid, codes.EVENT_GPU_UNAVAILABLE)
             gpu.forget_instances()
             gpu.lost, gpu.absent = True, absent
             self._changed(gpu)
@@ -217,19 +231,24 @@ class Machine:
             if gpu.processes and not force:
                 pids = ", ".join(str(p.pid) for p in gpu.processes)
                 raise DocumentError("gpu", f"{gpu.uuid} is in use by {pids}; end them first, or force the reset")
-            toggled = gpu.mig != gpu.pending
+            toggled, action = gpu.mig != gpu.pending, gpu.health.recovery_action
             gpu.reset()
-            if toggled and self.shift_minors:
-                self._move_minor(gpu)
+            if toggled:
+                self._toggled(gpu)
+            if gpu.health.recovery_action != action:
+                self._tell_recovery_action(gpu)
             self._changed(gpu)
 
     def reboot(self) -> None:
         """The node restarts: new boot id, no instances, no processes, lost GPUs back, MIG off except on Ampere."""
         self._boot_id = str(uuid.uuid4())
+        for gpu in self._gpus.values():
+            with self._locks[gpu.uuid]:
+                gpu.health.reboot()
         self.reload_driver()
 
     def reload_driver(self) -> None:
-        """The kernel module is unloaded and loaded: as a reboot, but the boot id stays."""
+        """The kernel module is unloaded and loaded: as a reboot, but boot id and the node's recovery actions stay."""
         self._driver_loads += 1
         count = len(self._gpus)
         for index, gpu in enumerate(self._gpus.values()):
@@ -258,10 +277,30 @@ class Machine:
         """What nvmlDeviceGetFieldValues answers for one field; None: that field is not supported."""
         gpu = self._find(name)
         with self._locks[gpu.uuid]:
-            if value is None:
-                gpu.fields.pop(field_id, None)
-            else:
-                gpu.fields[field_id] = value
+            gpu.fields[field_id] = value
+
+    def raise_xid(self, name: str, xid: int, *, gi_id: int | None = None, ci_id: int | None = None) -> None:
+        """The driver reports an Xid, attributed to an instance or to none. DocumentError: no such instance."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            _check_instance(gpu, gi_id, ci_id)
+            self.events.record(gpu.uuid, codes.EVENT_XID, data=xid, gi_id=gi_id, ci_id=ci_id)
+
+    def change_health(self, name: str, change: Callable[[GpuHealth], int]) -> None:
+        """Applies `change` to a GPU's health and records the events whose types it returns.
+
+        A recovery action that changes is recorded too, with the Xid that drivers report beside it.
+        """
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            action = gpu.health.recovery_action
+            types = change(gpu.health)
+            for event_type in (codes.EVENT_SINGLE_BIT_ECC, codes.EVENT_DOUBLE_BIT_ECC):
+                if types & event_type:
+                    self.events.record(gpu.uuid, event_type)
+            if gpu.health.recovery_action != action:
+                self._tell_recovery_action(gpu)
+            self._changed(gpu)
 
     # Inside
 
@@ -275,6 +314,15 @@ class Machine:
     def _state(self, gpu: SimulatedGpu) -> GpuState:
         visible = self.visible_uuids()
         return gpu_state(gpu, visible.index(gpu.uuid) if gpu.uuid in visible else None)
+
+    def _toggled(self, gpu: SimulatedGpu) -> None:
+        self.events.record(gpu.uuid, codes.EVENT_MIG_CONFIG_CHANGE)
+        if self.shift_minors:
+            self._move_minor(gpu)
+
+    def _tell_recovery_action(self, gpu: SimulatedGpu) -> None:
+        self.events.record(gpu.uuid, codes.EVENT_XID, data=codes.XID_RECOVERY_ACTION_CHANGED)
+        self.events.record(gpu.uuid, codes.EVENT_RECOVERY_ACTION)
 
     def _changed(self, gpu: SimulatedGpu) -> None:
         if self.on_change:
@@ -331,6 +379,14 @@ def build_machine(text: str) -> Machine:
 def nvml_error(code: int, function: str) -> NvmlError:
     """NVML's answer `code` to `function` (the port's name or NVML's), in NVML's words."""
     return NvmlError(code, FUNCTIONS.get(function, function), codes.TEXTS.get(code, ""))
+
+
+def _check_instance(gpu: SimulatedGpu, gi_id: int | None, ci_id: int | None) -> None:
+    instance = gpu.instances.get(gi_id) if gi_id is not None else None
+    if gi_id is not None and instance is None:
+        raise DocumentError("gi", f"GPU {gpu.uuid} has no GPU instance {gi_id}")
+    if ci_id is not None and (instance is None or ci_id not in instance.compute):
+        raise DocumentError("ci", f"GPU {gpu.uuid} has no compute instance {ci_id} there")
 
 
 def _copy_fault(fault: Fault, gpu_uuid: str) -> Fault:

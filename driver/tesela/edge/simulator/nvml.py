@@ -110,7 +110,7 @@ class SimulatedNvml:
         return self._read("get_fabric_info", gpu_uuid, rule)
 
     def get_field_values(self, gpu_uuid: str, field_ids: Sequence[int]) -> tuple[int | None, ...]:
-        return self._read("get_field_values", gpu_uuid, lambda gpu: tuple(gpu.fields.get(f) for f in field_ids))
+        return self._read("get_field_values", gpu_uuid, lambda gpu: tuple(map(gpu.field_value, field_ids)))
 
     def get_mig_mode(self, gpu_uuid: str) -> MigMode:
         return self._read("get_mig_mode", gpu_uuid, SimulatedGpu.mig_mode)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tesela.core.model import Placement
+from tesela.edge.nvml import codes
 from tesela.edge.simulator.gpu import Process, SimulatedGpu
+from tesela.edge.simulator.health import GpuHealth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,23 @@ class GpuInstanceState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HealthState:
+    """ECC mode and totals, remapped rows, and what NVML says an operator must do (`codes.RECOVERY_ACTIONS`)."""
+
+    ecc_current: int
+    ecc_pending: int
+    corrected_volatile: int
+    corrected_aggregate: int
+    uncorrected_volatile: int
+    uncorrected_aggregate: int
+    remapped_correctable: int
+    remapped_uncorrectable: int
+    remap_pending: bool
+    remap_failure: bool
+    recovery_action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
     """One GPU; `presence` is `present`, `lost` (NVML answers GPU_IS_LOST) or `absent` (NVML does not know it)."""
 
@@ -49,6 +68,7 @@ class GpuState:
     memory_slices: int
     instances: tuple[GpuInstanceState, ...]
     processes: tuple[Process, ...]
+    health: HealthState
 
 
 CallPhase: TypeAlias = Literal["slow", "hung", "ending"]
@@ -112,4 +132,21 @@ def gpu_state(gpu: SimulatedGpu, index: int | None) -> GpuState:
             for _, instance in sorted(gpu.instances.items())
         ),
         processes=tuple(gpu.processes),
+        health=_health_state(gpu.health),
+    )
+
+
+def _health_state(health: GpuHealth) -> HealthState:
+    return HealthState(
+        ecc_current=health.ecc_current,
+        ecc_pending=health.ecc_pending,
+        corrected_volatile=health.count(codes.ECC_CORRECTED, codes.ECC_VOLATILE),
+        corrected_aggregate=health.count(codes.ECC_CORRECTED, codes.ECC_AGGREGATE),
+        uncorrected_volatile=health.count(codes.ECC_UNCORRECTED, codes.ECC_VOLATILE),
+        uncorrected_aggregate=health.count(codes.ECC_UNCORRECTED, codes.ECC_AGGREGATE),
+        remapped_correctable=health.remapped_correctable,
+        remapped_uncorrectable=health.remapped_uncorrectable,
+        remap_pending=health.remap_pending,
+        remap_failure=health.remap_failure,
+        recovery_action=codes.RECOVERY_ACTIONS[health.recovery_action],
     )
