@@ -29,7 +29,11 @@ test: setup ## unit, contract, plugin and wire tests: no root, no GPU
 nvml-sim: ## libnvidia-ml.so.1 over the simulator (needs a C compiler)
 	$(MAKE) -C nvml-sim
 
-test-nvml: setup nvml-sim ## the driver's NVML code and clients of others over that library
+$(VENV)/.strangers: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[strangers]'
+	touch $@
+
+test-nvml: setup nvml-sim $(VENV)/.strangers ## the driver's NVML code and clients of others over that library
 	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/contract tests/nvml
 
 lint: setup ## ruff, mypy --strict, import rules, drift of the generated stubs

@@ -1,0 +1,73 @@
+"""Clients of NVML as programs that run: those from Go modules are built once per content, those from PyPI are looked up.
+
+A program that cannot be had raises `Missing`, which names what to install: these tests prove nothing where they are
+left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILD_TIMEOUT_S = 600
+
+
+class Missing(Exception):
+    """What a stranger needs and this machine lacks, and where to get it."""
+
+
+def find_python_program(name: str) -> Path:
+    """The program that pip installed beside this interpreter."""
+    program = Path(sys.executable).parent / name
+    if not program.exists():
+        raise Missing(f"{program} is not there; install the extra: pip install -c constraints.txt -e '.[strangers]'")
+    return program
+
+
+def build_walker() -> Path:
+    """Our walker over NVIDIA's Go binding."""
+    return _build(HERE / "walker", ".")
+
+
+def build_mig_parted() -> Path:
+    """NVIDIA's nvidia-mig-parted, of the version that `mig_parted/go.mod` names."""
+    return _build(HERE / "mig_parted", "github.com/NVIDIA/mig-parted/cmd/nvidia-mig-parted")
+
+
+def _build(module: Path, package: str) -> Path:
+    """The program's path in $TESELA_CACHE or ~/.cache/tesela, built if this content was not built before."""
+    digest = hashlib.sha256(os.uname().machine.encode())
+    for file in sorted(module.iterdir()):
+        digest.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
+    cache = Path(os.environ.get("TESELA_CACHE") or Path.home() / ".cache" / "tesela")
+    program = cache / f"stranger-{module.name}-{digest.hexdigest()[:16]}"
+    if not program.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            fresh = Path(folder) / "program"
+            _compile(module, package, fresh)
+            fresh.rename(program)
+    return program
+
+
+def _compile(module: Path, package: str, program: Path) -> None:
+    go, compiler = shutil.which("go"), shutil.which(os.environ.get("CC") or "cc")
+    if go is None or compiler is None:
+        raise Missing("Go of the version in go.mod and a C compiler are needed: the Go binding of NVML is cgo")
+    # NVIDIA's binding leaves its symbols to be found at the call, which needs lazy binding; and its header marks much
+    # of what it binds as deprecated.
+    environment = {**os.environ, "CGO_ENABLED": "1", "CGO_CFLAGS": "-O2 -Wno-deprecated-declarations"}
+    environment |= {"GOTOOLCHAIN": "local", "GOFLAGS": ""}
+    flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-extldflags=-Wl,-z,lazy"]
+    command = [go, "build", *flags, "-o", str(program), package]
+    done = subprocess.run(
+        command, cwd=module, env=environment, timeout=BUILD_TIMEOUT_S, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise Missing(f"{module.name} was not built: {' '.join(command)}\n{done.stderr[-3000:]}")
