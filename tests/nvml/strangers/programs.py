@@ -1,4 +1,4 @@
-"""Clients of NVML as programs that run: those from Go modules are built once per content, those from PyPI are looked up.
+"""Clients of NVML as programs that run: those from Go modules built once per content, those from PyPI looked up.
 
 A program that cannot be had raises `Missing`, which names what to install: these tests prove nothing where they are
 left out.
