@@ -19,6 +19,7 @@ from tesela.edge.nvml.port import (
     GpuInstanceProfileInfo,
     MigMode,
 )
+from tesela.edge.simulator.energy import EnergyMeter
 from tesela.edge.simulator.health import GpuHealth
 from tesela.edge.simulator.models import (
     MAX_GPU_INSTANCES,
@@ -105,6 +106,7 @@ class SimulatedGpu:
     next_gi_ids: list[int] = field(default_factory=list)
     persistence_mode: int = 0
     compute_mode: int = codes.COMPUTE_MODE_DEFAULT
+    energy: EnergyMeter = field(default_factory=EnergyMeter)
 
     # MIG mode
 
@@ -149,6 +151,7 @@ class SimulatedGpu:
         if self.model.resetless_mig:
             self.pending = codes.MIG_DISABLED
         self.persistence_mode, self.compute_mode = 0, codes.COMPUTE_MODE_DEFAULT
+        self.energy = EnergyMeter()
         self.reset()
 
     def field_value(self, field_id: int) -> int | None:

@@ -27,6 +27,7 @@ from tesela.edge.simulator.models import MAX_GPU_INSTANCES
 from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.spec import MAX_GPUS, MachineSpec, check_machine_spec, parse_machine_spec
 from tesela.edge.simulator.state import CallPhase, CallState, GpuState, MachineState, gpu_state
+from tesela.edge.simulator.telemetry import power_draw_mw
 
 R = TypeVar("R")
 Phase: TypeAlias = Literal["before", "after"]
@@ -41,9 +42,10 @@ ChangeHook: TypeAlias = Callable[[GpuState], None]
 class Machine:
     """The state behind `SimulatedNvml`. GPUs are named by UUID or by NVML index as text."""
 
-    def __init__(self, spec: MachineSpec) -> None:
+    def __init__(self, spec: MachineSpec, *, clock: Callable[[], float] = time.monotonic) -> None:
         check_machine_spec(spec)
         self.spec = spec
+        self.clock = clock
         self.on_call: list[CallHook] = []
         self.on_change: list[ChangeHook] = []
         self.on_restart: list[RestartHook] = []
@@ -60,6 +62,8 @@ class Machine:
         self._minors = threading.Lock()
         self._gpus = {gpu.uuid: gpu for gpu in (assemble_gpu(spec, i) for i in range(len(spec.gpus)))}
         self._locks = {gpu_uuid: threading.RLock() for gpu_uuid in self._gpus}
+        for gpu in self._gpus.values():
+            gpu.energy.advance(clock(), power_draw_mw(gpu))
 
     # What NVML calls go through
 
@@ -325,6 +329,7 @@ class Machine:
         self.events.record(gpu.uuid, codes.EVENT_RECOVERY_ACTION)
 
     def _changed(self, gpu: SimulatedGpu) -> None:
+        gpu.energy.advance(self.clock(), power_draw_mw(gpu))
         if self.on_change:
             state = self._state(gpu)
             for hook in self.on_change:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final
 from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
-from tesela.edge.simulator import named_board, named_handles, named_mig, named_use
+from tesela.edge.simulator import (
+    named_board,
+    named_handles,
+    named_health,
+    named_mig,
+    named_topology,
+    named_use,
+    telemetry,
+)
 from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.rows import GpuRow, NodeRow, Row
 from tesela.edge.simulator.targets import NamedAnswer, NamedRequest, find_target
@@ -28,9 +36,8 @@ _METHODS: Final = {nvml: method for method, nvml in FUNCTIONS.items()} | {
     "nvmlDeviceGetMemoryInfo_v2": "get_memory_info"
 }
 
-NAMED: Final[dict[str, Row]] = {
-    row.function: row for rows in (named_handles.ROWS, named_mig.ROWS, named_board.ROWS, named_use.ROWS) for row in rows
-}
+_PARTS: Final = (named_handles, named_mig, named_board, named_use, named_topology, named_health, telemetry)
+NAMED: Final[dict[str, Row]] = {row.function: row for part in _PARTS for row in part.ROWS}
 """Every named call."""
 
 

@@ -13,6 +13,7 @@ from tesela.edge.simulator.gpu import SimulatedGpu
 from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.rows import NO_ANSWER, GpuRow, NodeRow, Row, number, words
 from tesela.edge.simulator.targets import Asked, NamedAnswer, NamedRequest
+from tesela.edge.simulator.telemetry import board_of
 
 if TYPE_CHECKING:
     from tesela.edge.simulator.machine import Machine
@@ -52,10 +53,30 @@ def _pci_info(asked: Asked) -> NamedAnswer:
     return NamedAnswer((*pci_address(asked.gpu), device_id, 0), asked.gpu.pci_bus_id)
 
 
-def _numa_node(asked: Asked) -> NamedAnswer:
-    if asked.gpu.numa_node is None:
+def _board_id(asked: Asked) -> NamedAnswer:
+    """Bus and device, as nvidia-smi shows it for boards with one GPU."""
+    _, bus, device = pci_address(asked.gpu)
+    return number(bus << 8 | device)
+
+
+def _vbios_version(asked: Asked) -> NamedAnswer:
+    vbios = board_of(asked.gpu).vbios
+    if vbios is None:
         raise Refused(codes.NOT_SUPPORTED)
-    return number(asked.gpu.numa_node)
+    return words(vbios)
+
+
+def _gsp_firmware_version(asked: Asked) -> NamedAnswer:
+    """The driver brings the firmware along, with its own version."""
+    return words(asked.machine.spec.driver_version)
+
+
+def _unknown(_asked: Asked) -> NamedAnswer:
+    raise Refused(codes.NOT_SUPPORTED)
+
+
+def _off(_asked: Asked) -> NamedAnswer:
+    return number(0)
 
 
 def _set_persistence_mode(asked: Asked) -> NamedAnswer:
@@ -113,7 +134,16 @@ ROWS: Final[tuple[Row, ...]] = (
         rule=lambda asked: NamedAnswer(asked.gpu.model.compute_capability),
     ),
     GpuRow(function="nvmlDeviceGetPciInfo_v3", target="D", rule=_pci_info),
-    GpuRow(function="nvmlDeviceGetNumaNodeId", target="G", rule=_numa_node),
+    GpuRow(function="nvmlDeviceGetBoardId", target="G", rule=_board_id),
+    GpuRow(function="nvmlDeviceGetVbiosVersion", target="G", rule=_vbios_version),
+    GpuRow(function="nvmlDeviceGetBoardPartNumber", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetInforomImageVersion", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetGspFirmwareVersion", target="G", rule=_gsp_firmware_version),
+    GpuRow(function="nvmlDeviceGetDisplayMode", target="G", rule=_off),
+    GpuRow(function="nvmlDeviceGetDisplayActive", target="G", rule=_off),
+    GpuRow(function="nvmlDeviceGetAccountingMode", target="G", rule=_off),
+    GpuRow(function="nvmlGpmQueryDeviceSupport", target="G", rule=_off),
+    GpuRow(function="nvmlDeviceGetGpuOperationMode", target="G", rule=_unknown),
     GpuRow(function="nvmlDeviceGetMultiGpuBoard", target="G", rule=lambda _asked: number(0)),
     GpuRow(function="nvmlDeviceGetVirtualizationMode", target="G", rule=_virtualization_mode),
     GpuRow(
