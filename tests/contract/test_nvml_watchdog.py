@@ -9,7 +9,8 @@ from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.watchdog import WatchedNvml, _Job
+from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.nvml.worker import Job
 from tesela.edge.simulator.faults import Hang, Latency
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
@@ -137,10 +138,10 @@ def test_after_a_refused_shutdown_the_session_goes_on(machine, nvml):
 
 def test_a_call_that_returned_just_when_its_caller_gave_up_wedges_nothing(nvml):
     # Built by hand, because no schedule of threads makes this moment certain.
-    job = _Job("nvmlDeviceGetName", str)
+    job = Job("nvmlDeviceGetName", str, LIMIT_S)
     job.started = job.finished = True
     worker = nvml._worker(nvml.get_uuid(0))
-    nvml._give_up(worker, job, "")
+    worker.give_up(job)
     assert worker.overdue is None
 
 

@@ -1,6 +1,7 @@
 """Which NVML function each method of the port stands for: for messages, and for people who name a function.
 
-The keys are exactly the port's methods; a contract test holds that. No calls belong here.
+The keys are exactly the port's methods and `wait_event`, which is EventSet.wait; a contract test holds that. No calls
+belong here.
 """
 
 from __future__ import annotations
@@ -41,4 +42,10 @@ FUNCTIONS: Final[dict[str, str]] = {
     "destroy_compute_instance": "nvmlComputeInstanceDestroy",
     "get_compute_running_processes": "nvmlDeviceGetComputeRunningProcesses_v3",
     "get_graphics_running_processes": "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "get_ecc_mode": "nvmlDeviceGetEccMode",
+    "get_total_ecc_errors": "nvmlDeviceGetTotalEccErrors",
+    "get_remapped_rows": "nvmlDeviceGetRemappedRows",
+    "get_supported_event_types": "nvmlDeviceGetSupportedEventTypes",
+    "open_event_set": "nvmlDeviceRegisterEvents",
+    "wait_event": "nvmlEventSetWait_v2",
 }

@@ -18,10 +18,15 @@ import pynvml
 from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.binding import checked, instance_id, with_version
+from tesela.edge.nvml.event_set import OpenEventSets
 from tesela.edge.nvml.functions import FUNCTIONS
+from tesela.edge.nvml.native_events import NativeEvents
 from tesela.edge.nvml.port import (
     ComputeInstanceInfo,
     ComputeInstanceProfileInfo,
+    EccMode,
+    EventSet,
     FabricInfo,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
@@ -29,9 +34,9 @@ from tesela.edge.nvml.port import (
     MigMode,
     PciInfo,
     ProcessInfo,
+    RemappedRows,
 )
 
-_NO_INSTANCE: Final = 0xFFFFFFFF
 _MAX_INSTANCES: Final = 32
 """Room for the instances of one profile: NVML numbers at most 15 GPU and 8 compute instances."""
 _STALE_HANDLE: Final = frozenset(
@@ -48,29 +53,39 @@ class NativeNvml:
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._inits = 0
+        self._event_sets = OpenEventSets()
 
     def init(self) -> None:
-        _checked("init", pynvml.nvmlInitWithFlags, 0)
+        checked("init", pynvml.nvmlInitWithFlags, 0)
+        with self._lock:
+            self._inits += 1
 
     def shutdown(self) -> None:
-        _checked("shutdown", pynvml.nvmlShutdown)
         with self._lock:
-            self._handles.clear()
+            last = self._inits <= 1
+        if last:
+            self._event_sets.close_all()
+        checked("shutdown", pynvml.nvmlShutdown)
+        with self._lock:
+            self._inits -= 1
+            if last:
+                self._handles.clear()
 
     def get_driver_version(self) -> str:
-        return str(_checked("get_driver_version", pynvml.nvmlSystemGetDriverVersion))
+        return str(checked("get_driver_version", pynvml.nvmlSystemGetDriverVersion))
 
     def get_cuda_driver_version(self) -> int:
-        return int(_checked("get_cuda_driver_version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
+        return int(checked("get_cuda_driver_version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
 
     def get_device_count(self) -> int:
-        return int(_checked("get_device_count", pynvml.nvmlDeviceGetCount))
+        return int(checked("get_device_count", pynvml.nvmlDeviceGetCount))
 
     def get_uuid(self, index: int) -> str:
         if index < 0:
             raise NvmlError(codes.INVALID_ARGUMENT, FUNCTIONS["get_uuid"], codes.TEXTS[codes.INVALID_ARGUMENT])
-        handle = _checked("get_uuid", pynvml.nvmlDeviceGetHandleByIndex, index)
-        gpu_uuid = str(_checked("get_uuid", pynvml.nvmlDeviceGetUUID, handle))
+        handle = checked("get_uuid", pynvml.nvmlDeviceGetHandleByIndex, index)
+        gpu_uuid = str(checked("get_uuid", pynvml.nvmlDeviceGetUUID, handle))
         with self._lock:
             self._handles[gpu_uuid] = handle
         return gpu_uuid
@@ -182,7 +197,7 @@ class NativeNvml:
             return _gpu_instance_info("create_gpu_instance", instance)
         except NvmlError:
             # Nobody could name it any more: it would hold its slices until the next walk.
-            _checked("destroy_gpu_instance", pynvml.nvmlGpuInstanceDestroy, instance)
+            checked("destroy_gpu_instance", pynvml.nvmlGpuInstanceDestroy, instance)
             raise
 
     def get_gpu_instances(self, gpu_uuid: str, profile_id: int) -> tuple[GpuInstanceInfo, ...]:
@@ -197,7 +212,7 @@ class NativeNvml:
 
     def destroy_gpu_instance(self, gpu_uuid: str, gi_id: int) -> None:
         instance = self._gpu_instance("destroy_gpu_instance", gpu_uuid, gi_id)
-        _checked("destroy_gpu_instance", pynvml.nvmlGpuInstanceDestroy, instance)
+        checked("destroy_gpu_instance", pynvml.nvmlGpuInstanceDestroy, instance)
 
     def get_compute_instance_profile_info(
         self, gpu_uuid: str, gi_id: int, profile_enum: int
@@ -206,7 +221,7 @@ class NativeNvml:
         instance = self._gpu_instance(function, gpu_uuid, gi_id)
         shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         query = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
-        info = _with_version(lambda version: _checked(function, query, instance, profile_enum, shared, version))
+        info = with_version(lambda version: checked(function, query, instance, profile_enum, shared, version))
         return ComputeInstanceProfileInfo(
             profile_id=int(info.id),
             name=_profile_name(info),
@@ -218,25 +233,25 @@ class NativeNvml:
     def create_compute_instance(self, gpu_uuid: str, gi_id: int, profile_id: int) -> ComputeInstanceInfo:
         function = "create_compute_instance"
         instance = self._gpu_instance(function, gpu_uuid, gi_id)
-        compute = _checked(function, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, profile_id)
+        compute = checked(function, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, profile_id)
         try:
             return self._compute_instance_info(function, gpu_uuid, gi_id, compute)
         except NvmlError:
-            _checked("destroy_compute_instance", pynvml.nvmlComputeInstanceDestroy, compute)
+            checked("destroy_compute_instance", pynvml.nvmlComputeInstanceDestroy, compute)
             raise
 
     def get_compute_instances(self, gpu_uuid: str, gi_id: int, profile_id: int) -> tuple[ComputeInstanceInfo, ...]:
         function = "get_compute_instances"
         instance = self._gpu_instance(function, gpu_uuid, gi_id)
         found, count = (pynvml.c_nvmlComputeInstance_t * _MAX_INSTANCES)(), c_uint(_MAX_INSTANCES)
-        _checked(function, pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, found, byref(count))
+        checked(function, pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, found, byref(count))
         return tuple(self._compute_instance_info(function, gpu_uuid, gi_id, c) for c in found[: count.value])
 
     def destroy_compute_instance(self, gpu_uuid: str, gi_id: int, ci_id: int) -> None:
         function = "destroy_compute_instance"
         instance = self._gpu_instance(function, gpu_uuid, gi_id)
-        compute = _checked(function, pynvml.nvmlGpuInstanceGetComputeInstanceById, instance, ci_id)
-        _checked(function, pynvml.nvmlComputeInstanceDestroy, compute)
+        compute = checked(function, pynvml.nvmlGpuInstanceGetComputeInstanceById, instance, ci_id)
+        checked(function, pynvml.nvmlComputeInstanceDestroy, compute)
 
     def get_compute_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         function = "get_compute_running_processes"
@@ -246,23 +261,53 @@ class NativeNvml:
         function = "get_graphics_running_processes"
         return _processes(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGraphicsRunningProcesses))
 
+    def get_ecc_mode(self, gpu_uuid: str) -> EccMode:
+        current, pending = self._device("get_ecc_mode", gpu_uuid, pynvml.nvmlDeviceGetEccMode)
+        return EccMode(current=int(current), pending=int(pending))
+
+    def get_total_ecc_errors(self, gpu_uuid: str, *, uncorrected: bool, aggregate: bool) -> int:
+        function, query = "get_total_ecc_errors", pynvml.nvmlDeviceGetTotalEccErrors
+        return int(self._device(function, gpu_uuid, query, int(uncorrected), int(aggregate)))
+
+    def get_remapped_rows(self, gpu_uuid: str) -> RemappedRows:
+        rows = self._device("get_remapped_rows", gpu_uuid, pynvml.nvmlDeviceGetRemappedRows)
+        correctable, uncorrectable, pending, failure = rows
+        return RemappedRows(
+            correctable=int(correctable), uncorrectable=int(uncorrectable), pending=bool(pending), failure=bool(failure)
+        )
+
+    def get_supported_event_types(self, gpu_uuid: str) -> int:
+        return int(self._device("get_supported_event_types", gpu_uuid, pynvml.nvmlDeviceGetSupportedEventTypes))
+
+    def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
+        events = NativeEvents()
+        try:
+            for gpu_uuid, mask in registrations:
+                self._device("open_event_set", gpu_uuid, events.register, gpu_uuid, mask)
+        except NvmlError:
+            events.free()
+            raise
+        return self._event_sets.open(events.wait_slice, events.free)
+
     # Handles
 
     def _device(self, function: str, gpu_uuid: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        with self._lock:
-            handle = self._handles.get(gpu_uuid)
-        if handle is None:
-            handle = self._find(function, gpu_uuid)
+        handle = self._handle(function, gpu_uuid)
         try:
-            return _checked(function, call, handle, *arguments)
+            return checked(function, call, handle, *arguments)
         except NvmlError as error:
             if error.code in _STALE_HANDLE:
                 self._forget(gpu_uuid)
             raise
 
+    def _handle(self, function: str, gpu_uuid: str) -> Any:
+        with self._lock:
+            handle = self._handles.get(gpu_uuid)
+        return self._find(function, gpu_uuid) if handle is None else handle
+
     def _find(self, function: str, gpu_uuid: str) -> Any:
         try:
-            handle = _checked(function, pynvml.nvmlDeviceGetHandleByUUID, gpu_uuid)
+            handle = checked(function, pynvml.nvmlDeviceGetHandleByUUID, gpu_uuid)
         except NvmlError as error:
             # Some libraries call a UUID they do not know an invalid argument; the port has one word for both.
             if error.code != codes.INVALID_ARGUMENT:
@@ -277,13 +322,13 @@ class NativeNvml:
             self._handles.pop(gpu_uuid, None)
 
     def _versioned(self, function: str, gpu_uuid: str, call: Callable[..., Any], argument: int) -> Any:
-        return _with_version(lambda version: self._device(function, gpu_uuid, call, argument, version))
+        return with_version(lambda version: self._device(function, gpu_uuid, call, argument, version))
 
     def _gpu_instance(self, function: str, gpu_uuid: str, gi_id: int) -> Any:
         return self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceById, gi_id)
 
     def _compute_instance_info(self, function: str, gpu_uuid: str, gi_id: int, compute: Any) -> ComputeInstanceInfo:
-        info = _checked(function, pynvml.nvmlComputeInstanceGetInfo, compute)
+        info = checked(function, pynvml.nvmlComputeInstanceGetInfo, compute)
         return ComputeInstanceInfo(
             ci_id=int(info.id),
             gi_id=gi_id,
@@ -293,8 +338,8 @@ class NativeNvml:
 
     def _mig_uuid(self, function: str, gpu_uuid: str, gi_id: int, info: Any) -> str:
         # nvml.h calls the field the parent device, drivers put the MIG device there: ask what it is, or walk.
-        if info.device and _checked(function, pynvml.nvmlDeviceIsMigDeviceHandle, info.device).value:
-            return str(_checked(function, pynvml.nvmlDeviceGetUUID, info.device))
+        if info.device and checked(function, pynvml.nvmlDeviceIsMigDeviceHandle, info.device).value:
+            return str(checked(function, pynvml.nvmlDeviceGetUUID, info.device))
         for index in range(int(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetMaxMigDeviceCount))):
             try:
                 mig = self._device(function, gpu_uuid, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, index)
@@ -303,40 +348,17 @@ class NativeNvml:
                     raise
                 continue  # indexes have holes
             ids = (
-                _checked(function, pynvml.nvmlDeviceGetGpuInstanceId, mig),
-                _checked(function, pynvml.nvmlDeviceGetComputeInstanceId, mig),
+                checked(function, pynvml.nvmlDeviceGetGpuInstanceId, mig),
+                checked(function, pynvml.nvmlDeviceGetComputeInstanceId, mig),
             )
             if ids == (gi_id, info.id):
-                return str(_checked(function, pynvml.nvmlDeviceGetUUID, mig))
+                return str(checked(function, pynvml.nvmlDeviceGetUUID, mig))
         text = f"no MIG device for compute instance {info.id} of GPU instance {gi_id}"
         raise NvmlError(codes.NOT_FOUND, FUNCTIONS[function], text)
 
 
-def _checked(function: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """What `call` returns. NvmlError: NVML's own code, in NVML's words."""
-    try:
-        return call(*arguments)
-    except pynvml.NVMLLibraryMismatchError as error:
-        # The binding's way to say that this driver lacks the function's version.
-        raise NvmlError(codes.FUNCTION_NOT_FOUND, FUNCTIONS[function], str(error)) from error
-    except pynvml.NVMLError as error:
-        # Not str(error): for codes the binding does not know it calls the library, which may be gone.
-        code = int(error.value)
-        raise NvmlError(code, FUNCTIONS[function], codes.TEXTS.get(code, f"NVML code {code}")) from None
-
-
-def _with_version(query: Callable[[int], Any]) -> Any:
-    """The v2 struct, or v1 where the library has no v2 call or does not know its version word."""
-    try:
-        return query(2)
-    except NvmlError as error:
-        if error.code not in {codes.FUNCTION_NOT_FOUND, codes.ARGUMENT_VERSION_MISMATCH}:
-            raise
-        return query(1)
-
-
 def _gpu_instance_info(function: str, instance: Any) -> GpuInstanceInfo:
-    info = _checked(function, pynvml.nvmlGpuInstanceGetInfo, instance)
+    info = checked(function, pynvml.nvmlGpuInstanceGetInfo, instance)
     return GpuInstanceInfo(
         gi_id=int(info.id),
         profile_id=int(info.profileId),
@@ -348,15 +370,11 @@ def _processes(found: Any) -> tuple[ProcessInfo, ...]:
     return tuple(
         ProcessInfo(
             pid=int(process.pid),
-            gi_id=_instance_id(process.gpuInstanceId),
-            ci_id=_instance_id(process.computeInstanceId),
+            gi_id=instance_id(process.gpuInstanceId),
+            ci_id=instance_id(process.computeInstanceId),
         )
         for process in found
     )
-
-
-def _instance_id(value: Any) -> int | None:
-    return None if value is None or int(value) == _NO_INSTANCE else int(value)
 
 
 def _field_value(value: Any) -> int | None:

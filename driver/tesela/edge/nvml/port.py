@@ -106,6 +106,56 @@ class ProcessInfo:
     ci_id: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EccMode:
+    """nvmlDeviceGetEccMode: 1 on, 0 off, now and after the next reset."""
+
+    current: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemappedRows:
+    """nvmlDeviceGetRemappedRows: rows by cause; `pending` waits for a reset, `failure` asks for a new board."""
+
+    correctable: int
+    uncorrectable: int
+    pending: bool
+    failure: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlEvent:
+    """nvmlEventData_t: `event_type` is one of codes.EVENT_*, `data` the Xid where it is EVENT_XID.
+
+    `gi_id` and `ci_id` are None where NVML attributes the event to no instance: then it concerns all of the GPU.
+    """
+
+    gpu_uuid: str
+    event_type: int
+    data: int
+    gi_id: int | None
+    ci_id: int | None
+
+
+class EventSet(Protocol):
+    """nvmlEventSet_t with the GPUs it was opened for. One thread waits at a time; any thread may close it."""
+
+    def wait(self, timeout_s: float) -> NvmlEvent | None:
+        """nvmlEventSetWait_v2: the next event since the set was opened, or None if none comes within `timeout_s`.
+
+        None also where the set is closed meanwhile. IN_USE while another thread waits on this set; UNINITIALIZED once
+        it is closed; GPU_IS_LOST where NVML says so of any GPU of the set: look at each of them.
+        """
+        ...
+
+    def close(self) -> None:
+        """nvmlEventSetFree, after the wait that is under way has ended. Closing again does nothing.
+
+        NvmlTimeout: that wait does not end; NVML is not told, and frees the set when it has.
+        """
+
+
 class Nvml(Protocol):
     """NVML as the driver uses it."""
 
@@ -113,7 +163,7 @@ class Nvml(Protocol):
         """nvmlInitWithFlags. LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED and LIB_RM_VERSION_MISMATCH are told apart."""
 
     def shutdown(self) -> None:
-        """nvmlShutdown. Callers make sure that no other thread is inside NVML."""
+        """nvmlShutdown, after every open event set was closed. Callers see to it that no other call is inside NVML."""
 
     def get_driver_version(self) -> str:
         """nvmlSystemGetDriverVersion, as in `580.95.05`."""
@@ -240,4 +290,32 @@ class Nvml(Protocol):
 
     def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         """nvmlDeviceGetGraphicsRunningProcesses_v3."""
+        ...
+
+    def get_ecc_mode(self, gpu_uuid: str) -> EccMode:
+        """nvmlDeviceGetEccMode. NOT_SUPPORTED on a GPU without ECC."""
+        ...
+
+    def get_total_ecc_errors(self, gpu_uuid: str, *, uncorrected: bool, aggregate: bool) -> int:
+        """nvmlDeviceGetTotalEccErrors: corrected or uncorrected, since the driver was loaded or of the GPU's life.
+
+        NOT_SUPPORTED while ECC is off.
+        """
+        ...
+
+    def get_remapped_rows(self, gpu_uuid: str) -> RemappedRows:
+        """nvmlDeviceGetRemappedRows. NOT_SUPPORTED before Ampere, and while the GPU has GPU instances."""
+        ...
+
+    def get_supported_event_types(self, gpu_uuid: str) -> int:
+        """nvmlDeviceGetSupportedEventTypes: a mask of codes.EVENT_*."""
+        ...
+
+    def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
+        """nvmlEventSetCreate and nvmlDeviceRegisterEvents for each (GPU UUID, mask of codes.EVENT_*).
+
+        Delivers what happens from now on; whole GPUs only. NOT_SUPPORTED for a mask with a type that the GPU lacks (see
+        `get_supported_event_types`); then no set is left open. Two waiters of one set would take each other's events:
+        have one thread that waits and hands on (nvml.h).
+        """
         ...

@@ -4,96 +4,75 @@ Each GPU has a thread of its own that alone calls NVML for it, so a call that ne
 asking an index for its UUID has a thread per index, since the GPU is not known yet. A GPU whose call is overdue is
 wedged: further calls on it fail at once until the stuck call has returned. NVML cannot be interrupted, so the thread
 stays behind; what the late call did is for the next look at the GPU to find. A caller that waits in line is told so
-too, and its call is then never made.
+too, and its call is then never made. Each event set has a thread that waits: one that does not return says nothing of
+any GPU, but NVML is not shut down beside it.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
 
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.event_set import CLOSE_TIMEOUT_S
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.port import (
     ComputeInstanceInfo,
     ComputeInstanceProfileInfo,
+    EccMode,
+    EventSet,
     FabricInfo,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
     MemoryInfo,
     MigMode,
     Nvml,
+    NvmlEvent,
     PciInfo,
     ProcessInfo,
+    RemappedRows,
 )
+from tesela.edge.nvml.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 NODE: Final = ""
 """Key of the calls that concern no single GPU."""
 WEDGED_GPUS_THAT_WEDGE_THE_NODE: Final = 2
-_LOG: Final = logging.getLogger(__name__)
+EVENT_SET: Final = "the event set"
 
 
-class _Job(Generic[R]):
-    """One call on its way through a worker. `started` and `cancelled` exclude each other, under the worker's lock."""
+class WatchedEventSet:
+    """`inner`, whose waits have a thread of their own: the watchdog's limit counts on top of a wait's timeout."""
 
-    __slots__ = ("cancelled", "done", "error", "finished", "function", "result", "run", "started", "started_at")
+    def __init__(self, inner: EventSet, worker: Worker, limit_s: float) -> None:
+        self._inner = inner
+        self._worker = worker
+        self._limit_s = limit_s
+        self._waiting = threading.Lock()
 
-    def __init__(self, function: str, run: Callable[[], R]) -> None:
-        self.function = function
-        self.run = run
-        # A lock that is held until the call is over: cheaper to make and to wait for than an Event.
-        self.done = threading.Lock()
-        self.done.acquire()
-        self.started = self.finished = False
-        self.started_at = 0.0
-        self.cancelled = False
-        self.result: R | None = None
-        self.error: BaseException | None = None
+    def wait(self, timeout_s: float) -> NvmlEvent | None:
+        """As EventSet.wait. NvmlTimeout: NVML holds the wait up beyond its timeout and the watchdog's limit."""
+        if not self._waiting.acquire(blocking=False):
+            raise NvmlError(codes.IN_USE, FUNCTIONS["wait_event"], "another thread waits on this event set")
+        try:
+            limit_s = timeout_s + self._limit_s
+            return self._worker.run(FUNCTIONS["wait_event"], partial(self._inner.wait, timeout_s), limit_s)
+        finally:
+            self._waiting.release()
 
-
-class _Worker:
-    """The thread that calls NVML for one key. `overdue` is the function whose caller gave up, while it still runs."""
-
-    def __init__(self, key: str, on_change: Callable[[], None]) -> None:
-        self._on_change = on_change
-        self.lock = threading.Lock()
-        self.overdue: str | None = None
-        self._key = key
-        self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
-        threading.Thread(target=self._work, name=f"nvml-{key or 'node'}", daemon=True).start()
-
-    def put(self, job: _Job[Any]) -> None:
-        self._jobs.put(job)
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            with self.lock:
-                if job.cancelled:
-                    continue
-                job.started, job.started_at = True, time.monotonic()
-            try:
-                job.result = job.run()
-            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-                job.error = error
-            with self.lock:
-                job.finished = True
-                late, self.overdue = self.overdue, None
-            if late is not None:
-                took_s = time.monotonic() - job.started_at
-                outcome = f"failed: {job.error}" if job.error is not None else "succeeded"
-                _LOG.warning("%s on %s returned after %.1f s and %s", late, self._key or "node", took_s, outcome)
-                self._on_change()
-            job.done.release()
-            del job  # or the last result stays alive while the thread waits
+    def close(self) -> None:
+        """As EventSet.close; in another thread than the wait, which it ends."""
+        closer = Worker("close-events", EVENT_SET, lambda: None)
+        try:
+            closer.run(FUNCTIONS["wait_event"], self._inner.close, self._limit_s + CLOSE_TIMEOUT_S)
+        finally:
+            closer.stop()
+            self._worker.stop()
 
 
 class WatchedNvml:
@@ -108,7 +87,8 @@ class WatchedNvml:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._quiet = threading.Condition(self._lock)
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, Worker] = {}
+        self._event_workers: list[Worker] = []
         self._uuids: dict[str, str] = {}
         self._on_change: Callable[[], None] = lambda: None
         self._waiting = 0
@@ -150,7 +130,13 @@ class WatchedNvml:
                 self._closing = False
                 raise
         try:
-            self._run(NODE, self._worker(NODE), self._inner.shutdown)
+            # Its event sets are closed first, and a wait may take its time to end.
+            limit_s = self._timeout_s + CLOSE_TIMEOUT_S
+            self._worker(NODE).run(FUNCTIONS["shutdown"], self._inner.shutdown, limit_s)
+            with self._lock:
+                waiters, self._event_workers = self._event_workers, []
+            for waiter in waiters:
+                waiter.stop()
         finally:
             self._closing = False
 
@@ -251,6 +237,29 @@ class WatchedNvml:
     def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         return self._watch(gpu_uuid, self._inner.get_graphics_running_processes, gpu_uuid)
 
+    def get_ecc_mode(self, gpu_uuid: str) -> EccMode:
+        return self._watch(gpu_uuid, self._inner.get_ecc_mode, gpu_uuid)
+
+    def get_total_ecc_errors(self, gpu_uuid: str, *, uncorrected: bool, aggregate: bool) -> int:
+        query = self._inner.get_total_ecc_errors
+        return self._watch(gpu_uuid, query, gpu_uuid, uncorrected=uncorrected, aggregate=aggregate)
+
+    def get_remapped_rows(self, gpu_uuid: str) -> RemappedRows:
+        return self._watch(gpu_uuid, self._inner.get_remapped_rows, gpu_uuid)
+
+    def get_supported_event_types(self, gpu_uuid: str) -> int:
+        return self._watch(gpu_uuid, self._inner.get_supported_event_types, gpu_uuid)
+
+    def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
+        """As Nvml.open_event_set; a call that does not return is held against the GPU, if it is about one only."""
+        uuids = {gpu_uuid for gpu_uuid, _ in registrations}
+        key = uuids.pop() if len(uuids) == 1 else NODE
+        inner = self._watch(key, self._inner.open_event_set, registrations)
+        worker = Worker("events", EVENT_SET, self._notify)
+        with self._lock:
+            self._event_workers = [*(known for known in self._event_workers if not known.stopped), worker]
+        return WatchedEventSet(inner, worker, self._timeout_s)
+
     def _watch(self, key: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self._quiet:
             if self._closing:
@@ -258,51 +267,22 @@ class WatchedNvml:
             self._waiting += 1
             worker = self._worker(key)
         try:
-            return self._run(key, worker, call, *args, **kwargs)
+            return self._run(worker, call, *args, **kwargs)
         finally:
             with self._quiet:
                 self._waiting -= 1
                 if self._closing:
                     self._quiet.notify_all()
 
-    def _run(self, key: str, worker: _Worker, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        function, overdue = FUNCTIONS[call.__name__], worker.overdue
-        if overdue is not None:
-            raise NvmlTimeout(self._sentence(function, key, f"not tried, {overdue} has not returned yet"))
-        job = _Job(function, lambda: call(*args, **kwargs))
-        worker.put(job)
-        if not job.done.acquire(timeout=self._timeout_s):
-            self._give_up(worker, job, key)
-        if job.error is not None:
-            raise job.error
-        return job.result  # type: ignore[return-value]  # set by the worker before `done`; None only if R is None
+    def _run(self, worker: Worker, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return worker.run(FUNCTIONS[call.__name__], lambda: call(*args, **kwargs), self._timeout_s)
 
-    def _worker(self, key: str) -> _Worker:
+    def _worker(self, key: str) -> Worker:
         worker = self._workers.get(key)
         if worker is None:
-            worker = self._workers[key] = _Worker(key, self._notify)
+            where = f"GPU {key}" if key else "the node"
+            worker = self._workers[key] = Worker(key or "node", where, self._notify)
         return worker
 
     def _notify(self) -> None:
         self._on_change()  # whoever listens by then, not when the worker was made
-
-    def _give_up(self, worker: _Worker, job: _Job[Any], key: str) -> None:
-        """Raises NvmlTimeout, unless the call has just come back."""
-        with worker.lock:
-            if job.finished:
-                return
-            if not job.started:
-                job.cancelled = True
-                raise NvmlTimeout(self._sentence(job.function, key, "not tried, an earlier call has not returned yet"))
-            remaining_s = job.started_at + self._timeout_s - time.monotonic()
-            if remaining_s <= 0:
-                worker.overdue = job.function
-                self._on_change()
-                raise NvmlTimeout(self._sentence(job.function, key, f"did not return within {self._timeout_s:g} s"))
-        # It waited in line first: the call itself still has time.
-        if not job.done.acquire(timeout=remaining_s):
-            self._give_up(worker, job, key)
-
-    def _sentence(self, function: str, key: str, what: str) -> str:
-        where = f"GPU {key}" if key else "the node"
-        return f"{function} on {where}: {what}; if it lasts, look for Xid errors in the node's kernel log"

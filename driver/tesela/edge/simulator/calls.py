@@ -13,6 +13,7 @@ from tesela.core.model import Placement
 from tesela.edge.nvml.port import (
     ComputeInstanceInfo,
     ComputeInstanceProfileInfo,
+    EccMode,
     FabricInfo,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
@@ -20,7 +21,9 @@ from tesela.edge.nvml.port import (
     MigMode,
     PciInfo,
     ProcessInfo,
+    RemappedRows,
 )
+from tesela.edge.simulator.events import Event, Registration
 from tesela.edge.simulator.targets import NamedAnswer, NamedRequest
 from tesela.edge.simulator.wire import (
     I32,
@@ -44,12 +47,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R]):
-    """One call; `method` is the port's name."""
+    """One call; `method` is the port's name, `served_by` the method of SimulatedNvml that takes these arguments."""
 
     opcode: int
     method: str
     arguments: tuple[Codec[Any], ...]
     result: Codec[R]
+    served_by: str = ""
 
     def render_arguments(self, values: tuple[Any, ...]) -> bytes:
         """The payload of a request. DocumentError: a value does not fit its field."""
@@ -109,6 +113,11 @@ CI_PROFILE: Final = record(
 GI_INFO: Final = record(GpuInstanceInfo, gi_id=U32, profile_id=U32, placement=PLACEMENT)
 CI_INFO: Final = record(ComputeInstanceInfo, ci_id=U32, gi_id=U32, profile_id=U32, mig_uuid=TEXT)
 PROCESS_INFO: Final = record(ProcessInfo, pid=U32, gi_id=OPTIONAL_ID, ci_id=OPTIONAL_ID)
+ECC_MODE: Final = record(EccMode, current=U32, pending=U32)
+FLAG: Final[Codec[bool]] = Codec(U32.put, lambda reader: bool(U32.take(reader)))
+REMAPPED_ROWS: Final = record(RemappedRows, correctable=U32, uncorrectable=U32, pending=FLAG, failure=FLAG)
+REGISTRATION: Final = record(Registration, gpu_uuid=TEXT, mask=U64, since=U64)
+EVENT: Final = record(Event, gpu_uuid=TEXT, event_type=U64, data=U64, gi_id=OPTIONAL_ID, ci_id=OPTIONAL_ID, number=U64)
 
 # Enums and modes travel signed: NVML answers INVALID_ARGUMENT to a negative one, and so must the far side.
 INIT: Final = Call(0x0001, "init", (), NOTHING)
@@ -148,6 +157,10 @@ GET_COMPUTE_INSTANCES: Final = Call(0x003B, "get_compute_instances", (TEXT, I32,
 DESTROY_COMPUTE_INSTANCE: Final = Call(0x003C, "destroy_compute_instance", (TEXT, I32, I32), NOTHING)
 GET_COMPUTE_RUNNING_PROCESSES: Final = Call(0x0050, "get_compute_running_processes", (TEXT,), sequence(PROCESS_INFO))
 GET_GRAPHICS_RUNNING_PROCESSES: Final = Call(0x0051, "get_graphics_running_processes", (TEXT,), sequence(PROCESS_INFO))
+GET_ECC_MODE: Final = Call(0x0053, "get_ecc_mode", (TEXT,), ECC_MODE)
+GET_TOTAL_ECC_ERRORS: Final = Call(0x0054, "get_total_ecc_errors", (TEXT, I32, I32), U64, served_by="count_ecc_errors")
+GET_REMAPPED_ROWS: Final = Call(0x0055, "get_remapped_rows", (TEXT,), REMAPPED_ROWS)
+WAIT_EVENT: Final = Call(0x0070, "wait_event", (sequence(REGISTRATION), U32), EVENT)
 
 CALLS: Final[dict[int, Call[Any]]] = {
     value.opcode: value for value in list(globals().values()) if isinstance(value, Call)

@@ -8,9 +8,12 @@ from typing import TypeVar
 
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.event_set import OpenEventSets
 from tesela.edge.nvml.port import (
     ComputeInstanceInfo,
     ComputeInstanceProfileInfo,
+    EccMode,
+    EventSet,
     FabricInfo,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
@@ -18,7 +21,10 @@ from tesela.edge.nvml.port import (
     MigMode,
     PciInfo,
     ProcessInfo,
+    RemappedRows,
 )
+from tesela.edge.simulator.event_set import RegisteredEvents
+from tesela.edge.simulator.events import Event, Registration
 from tesela.edge.simulator.gpu import SimulatedGpu
 from tesela.edge.simulator.machine import Machine, nvml_error
 from tesela.edge.simulator.refused import Refused
@@ -33,6 +39,7 @@ class SimulatedNvml:
         self.machine = machine
         self._inits = 0
         self._lock = threading.Lock()
+        self._event_sets = OpenEventSets()
 
     def init(self) -> None:
         self.machine.perform("init", None, lambda: None)
@@ -43,6 +50,10 @@ class SimulatedNvml:
         with self._lock:
             if not self._inits:
                 raise nvml_error(codes.UNINITIALIZED, "shutdown")
+            last = self._inits == 1
+        if last:
+            self._event_sets.close_all()
+        with self._lock:
             self._inits -= 1
         self.machine.perform("shutdown", None, lambda: None)
 
@@ -174,6 +185,49 @@ class SimulatedNvml:
 
     def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         return self._read("get_graphics_running_processes", gpu_uuid, lambda gpu: _processes(gpu, "graphics"))
+
+    def get_ecc_mode(self, gpu_uuid: str) -> EccMode:
+        return self._read("get_ecc_mode", gpu_uuid, lambda gpu: gpu.health.ecc_mode())
+
+    def get_total_ecc_errors(self, gpu_uuid: str, *, uncorrected: bool, aggregate: bool) -> int:
+        return self.count_ecc_errors(gpu_uuid, int(uncorrected), int(aggregate))
+
+    def count_ecc_errors(self, gpu_uuid: str, error_type: int, counter_type: int) -> int:
+        """nvmlDeviceGetTotalEccErrors with NVML's own numbers, as clients of the socket send them."""
+        return self._read(
+            "get_total_ecc_errors", gpu_uuid, lambda gpu: gpu.health.total_ecc_errors(error_type, counter_type)
+        )
+
+    def get_remapped_rows(self, gpu_uuid: str) -> RemappedRows:
+        return self._read(
+            "get_remapped_rows", gpu_uuid, lambda gpu: gpu.health.remapped_rows(with_instances=bool(gpu.instances))
+        )
+
+    def get_supported_event_types(self, gpu_uuid: str) -> int:
+        return self._read(
+            "get_supported_event_types", gpu_uuid, lambda gpu: gpu.health.supported_event_types(gpu.model)
+        )
+
+    def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
+        self._require_init("open_event_set")
+        events = RegisteredEvents(self.wait_event)
+        for gpu_uuid, mask in registrations:
+            events.add(gpu_uuid, mask, self._register(gpu_uuid, mask))
+        return self._event_sets.open(events.wait_slice, lambda: None)
+
+    def wait_event(self, registrations: Sequence[Registration], timeout_ms: int) -> Event:
+        """One wait as the socket has it: at most MAX_WAIT_S. NvmlError: TIMEOUT where nothing came."""
+
+        def rule() -> Event:
+            event = self.machine.events.wait(registrations, timeout_ms / 1000)
+            if event is None:
+                raise Refused(codes.TIMEOUT)
+            return event
+
+        return self._node("wait_event", rule)
+
+    def _register(self, gpu_uuid: str, mask: int) -> int:
+        return self._read("open_event_set", gpu_uuid, lambda gpu: self.machine.register_events(gpu, mask))
 
     def _node(self, function: str, rule: Callable[[], R]) -> R:
         self._require_init(function)

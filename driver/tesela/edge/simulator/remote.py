@@ -10,10 +10,13 @@ from typing import Any, Final, TypeVar
 from tesela.core.errors import DocumentError, NvmlError
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.event_set import OpenEventSets
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.port import (
     ComputeInstanceInfo,
     ComputeInstanceProfileInfo,
+    EccMode,
+    EventSet,
     FabricInfo,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
@@ -21,10 +24,14 @@ from tesela.edge.nvml.port import (
     MigMode,
     PciInfo,
     ProcessInfo,
+    RemappedRows,
 )
 from tesela.edge.simulator import calls
 from tesela.edge.simulator.calls import Call
 from tesela.edge.simulator.connection import Connections
+from tesela.edge.simulator.event_set import RegisteredEvents
+from tesela.edge.simulator.events import Event, Registration
+from tesela.edge.simulator.targets import NamedRequest
 from tesela.edge.simulator.wire import TEXT, Reader
 
 R = TypeVar("R")
@@ -39,6 +46,7 @@ class RemoteNvml:
         self._connections = Connections(path, timeout_s=timeout_s)
         self._inits = 0
         self._lock = threading.Lock()
+        self._event_sets = OpenEventSets()
 
     def init(self) -> None:
         self._send(calls.INIT)
@@ -46,6 +54,8 @@ class RemoteNvml:
             self._inits += 1
 
     def shutdown(self) -> None:
+        if self._inits == 1:
+            self._event_sets.close_all()
         self._call(calls.SHUTDOWN)
         with self._lock:
             self._inits -= 1
@@ -152,13 +162,47 @@ class RemoteNvml:
     def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         return self._call(calls.GET_GRAPHICS_RUNNING_PROCESSES, gpu_uuid)
 
+    def get_ecc_mode(self, gpu_uuid: str) -> EccMode:
+        return self._call(calls.GET_ECC_MODE, gpu_uuid)
+
+    def get_total_ecc_errors(self, gpu_uuid: str, *, uncorrected: bool, aggregate: bool) -> int:
+        return self._call(calls.GET_TOTAL_ECC_ERRORS, gpu_uuid, int(uncorrected), int(aggregate))
+
+    def get_remapped_rows(self, gpu_uuid: str) -> RemappedRows:
+        return self._call(calls.GET_REMAPPED_ROWS, gpu_uuid)
+
+    def get_supported_event_types(self, gpu_uuid: str) -> int:
+        return self._ask_by_name("get_supported_event_types", gpu_uuid)
+
+    def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
+        self._require_init("open_event_set")
+        events = RegisteredEvents(self._wait_event)
+        for gpu_uuid, mask in registrations:
+            events.add(gpu_uuid, mask, self._ask_by_name("open_event_set", gpu_uuid, mask))
+        return self._event_sets.open(events.wait_slice, lambda: None)
+
+    def _wait_event(self, registrations: Sequence[Registration], timeout_ms: int) -> Event:
+        return self._call(calls.WAIT_EVENT, tuple(registrations), timeout_ms)
+
+    def _ask_by_name(self, method: str, gpu_uuid: str, *numbers: int) -> int:
+        """The one number that a named call answers, for the functions that have no opcode of their own."""
+        self._require_init(method)
+        function = FUNCTIONS[method]
+        answer = self._send(calls.NAMED_CALL, NamedRequest(function, gpu_uuid, numbers=numbers), function=function)
+        if len(answer.numbers) != 1:
+            raise NvmlError(codes.UNKNOWN, function, f"the simulator's answer has {len(answer.numbers)} numbers, not 1")
+        return answer.numbers[0]
+
     def _call(self, call: Call[R], *arguments: Any) -> R:
-        if not self._inits:
-            raise NvmlError(codes.UNINITIALIZED, FUNCTIONS[call.method], codes.TEXTS[codes.UNINITIALIZED])
+        self._require_init(call.method)
         return self._send(call, *arguments)
 
-    def _send(self, call: Call[R], *arguments: Any) -> R:
-        function = FUNCTIONS[call.method]
+    def _require_init(self, method: str) -> None:
+        if not self._inits:
+            raise NvmlError(codes.UNINITIALIZED, FUNCTIONS[method], codes.TEXTS[codes.UNINITIALIZED])
+
+    def _send(self, call: Call[R], *arguments: Any, function: str = "") -> R:
+        function = function or FUNCTIONS[call.method]
         try:
             payload = call.render_arguments(arguments)
         except DocumentError as error:

@@ -71,7 +71,7 @@ class SimulatorServer:
         try:
             listener.bind(str(self.path))
             self.path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-            listener.listen(64)
+            listener.listen(MAX_CONNECTIONS)
         except OSError as error:
             listener.close()
             raise StartError(f"cannot serve at {self.path}: {error}; choose another --socket") from error
@@ -178,7 +178,7 @@ class SimulatorServer:
         # Clients count their own nvmlInit: one that dies cannot give its count back.
         if call is INIT or call is SHUTDOWN:
             return self.machine.perform(call.method, None, lambda: None)
-        return getattr(self._nvml, call.method)(*arguments)
+        return getattr(self._nvml, call.served_by or call.method)(*arguments)
 
 
 def _greet(request: Request, machine: Machine) -> Response:

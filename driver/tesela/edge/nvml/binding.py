@@ -1,0 +1,46 @@
+"""Calls through the module `pynvml` of nvidia-ml-py, with the binding's errors turned into the port's.
+
+Used by `native` and `native_events` only. What the calls mean does not belong here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pynvml
+
+from tesela.core.errors import NvmlError
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.functions import FUNCTIONS
+
+NO_INSTANCE: Final = 0xFFFFFFFF
+"""NVML's id of no GPU or compute instance."""
+
+
+def instance_id(value: Any) -> int | None:
+    """An instance id as the port has it: None where NVML, or the binding, names none."""
+    return None if value is None or int(value) == NO_INSTANCE else int(value)
+
+
+def checked(function: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """What `call` returns. NvmlError: NVML's own code, in NVML's words."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLLibraryMismatchError as error:
+        # The binding's way to say that this driver lacks the function's version.
+        raise NvmlError(codes.FUNCTION_NOT_FOUND, FUNCTIONS[function], str(error)) from error
+    except pynvml.NVMLError as error:
+        # Not str(error): for codes the binding does not know it calls the library, which may be gone.
+        code = int(error.value)
+        raise NvmlError(code, FUNCTIONS[function], codes.TEXTS.get(code, f"NVML code {code}")) from None
+
+
+def with_version(query: Callable[[int], Any]) -> Any:
+    """The v2 struct, or v1 where the library has no v2 call or does not know its version word."""
+    try:
+        return query(2)
+    except NvmlError as error:
+        if error.code not in {codes.FUNCTION_NOT_FOUND, codes.ARGUMENT_VERSION_MISMATCH}:
+            raise
+        return query(1)
