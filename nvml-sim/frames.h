@@ -1,0 +1,26 @@
+/*
+ * One request and its answer as frames on a connected socket, with every wait bounded. What the bytes mean, and which
+ * socket, is not known here.
+ */
+#ifndef TESELA_FRAMES_H
+#define TESELA_FRAMES_H
+
+#include "session.h"
+#include "wire.h"
+
+#define SILENCE_MS 5000 /* without a byte: ask whether the simulator still lives; also SO_RCVTIMEO of every socket */
+#define FRAME_MS 10000  /* for sending a request, and for the rest of an answer that has begun */
+
+struct answer {
+    unsigned char *small; /* room the caller gives */
+    size_t room;
+    unsigned char *heap;  /* for an answer that is longer; the caller frees it */
+    struct reader body;   /* what follows the length word */
+};
+
+/* `*untouched`: not a byte left, so the simulator cannot have seen the request. */
+enum link frame_send(int fd, const unsigned char *frame, size_t size, bool *untouched);
+/* Waits for one frame. After each SILENCE_MS without a byte it asks `alive`; NULL: the first silence is the end. */
+enum link frame_receive(int fd, struct answer *answer, bool (*alive)(void));
+
+#endif

@@ -1,0 +1,261 @@
+/*
+ * The process's session: counts, the simulator's address, the pool, and fork. One mutex guards it all; nothing waits
+ * for the simulator while it is held, so that neither fork nor nvmlShutdown can be held up by one.
+ */
+#include "session.h"
+
+#include "frames.h"
+#include "handles.h"
+#include "events.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define DEFAULT_SOCKET "/run/tesela/sim.sock"
+#define MAX_CONNECTIONS 256 /* as many as the simulator serves */
+#define MAX_IDLE 16
+#define PROTOCOL_VERSION 1
+#define CODE_OTHER_VERSION 25U
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t watched_forks = PTHREAD_ONCE_INIT;
+static atomic_uint initialised;
+static atomic_uint epoch;
+static struct sockaddr_un address;
+static bool addressed;
+static struct connection connections[MAX_CONNECTIONS];
+static int idle[MAX_IDLE];
+static int idle_count;
+
+static void close_locked(struct connection *connection)
+{
+    if (connection->fd >= 0)
+        close(connection->fd);
+    *connection = (struct connection){.state = SLOT_FREE, .fd = -1};
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+    handles_lock();
+    events_lock();
+}
+
+static void after_fork_in_parent(void)
+{
+    events_unlock();
+    handles_unlock();
+    pthread_mutex_unlock(&lock);
+}
+
+/*
+ * The child has the parent's descriptors but not its threads: it closes its copies, which the parent does not notice,
+ * and starts as a process that never called nvmlInit. The handles it knows still name the same GPUs.
+ */
+static void after_fork_in_child(void)
+{
+    for (int i = 0; i < MAX_CONNECTIONS; i++)
+        if (connections[i].state != SLOT_FREE)
+            close_locked(&connections[i]);
+    idle_count = 0;
+    atomic_store(&initialised, 0);
+    atomic_fetch_add(&epoch, 1);
+    events_forget_locked();
+    after_fork_in_parent();
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+bool session_is_initialised(void)
+{
+    return atomic_load_explicit(&initialised, memory_order_acquire) > 0;
+}
+
+unsigned int session_epoch(void)
+{
+    return atomic_load(&epoch);
+}
+
+void session_prepare(void)
+{
+    pthread_once(&watched_forks, watch_forks);
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&initialised)) {
+        const char *path = getenv("TESELA_SIM_SOCKET");
+        if (!path || !*path)
+            path = DEFAULT_SOCKET;
+        size_t size = strlen(path);
+        addressed = size < sizeof address.sun_path;
+        memset(&address, 0, sizeof address);
+        address.sun_family = AF_UNIX;
+        memcpy(address.sun_path, path, addressed ? size : 0);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void session_count_up(void)
+{
+    pthread_mutex_lock(&lock);
+    atomic_fetch_add(&initialised, 1);
+    pthread_mutex_unlock(&lock);
+}
+
+nvmlReturn_t session_count_down(void)
+{
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&initialised)) {
+        pthread_mutex_unlock(&lock);
+        return NVML_ERROR_UNINITIALIZED;
+    }
+    bool last = atomic_fetch_sub(&initialised, 1) == 1;
+    if (last) {
+        atomic_fetch_add(&epoch, 1);
+        while (idle_count)
+            close_locked(&connections[idle[--idle_count]]);
+        for (int i = 0; i < MAX_CONNECTIONS; i++)
+            if (connections[i].interruptible)
+                shutdown(connections[i].fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&lock);
+    if (last)
+        events_forget();
+    return NVML_SUCCESS;
+}
+
+/* A socket of a slot of its own, so that a fork in any moment finds every descriptor. NULL: no slot or no descriptor. */
+static struct connection *open_slot(struct sockaddr_un *to)
+{
+    struct connection *slot = NULL;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MAX_CONNECTIONS && addressed && !slot; i++)
+        if (connections[i].state == SLOT_FREE)
+            slot = &connections[i];
+    if (slot) {
+        *slot = (struct connection){.state = SLOT_USED, .fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+        slot->epoch = atomic_load(&epoch);
+        *to = address;
+        if (slot->fd < 0) {
+            close_locked(slot);
+            slot = NULL;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return slot;
+}
+
+static enum link greet(int fd)
+{
+    unsigned char bytes[256];
+    struct writer out = {bytes, 0, sizeof bytes, false};
+    put_u32(&out, REQUEST_HEADER_BYTES + 8);
+    put_u16(&out, 0);
+    put_u16(&out, 0);
+    put_u32(&out, 0);
+    put_bytes(&out, "TSIM", 4);
+    put_u16(&out, PROTOCOL_VERSION);
+    put_u16(&out, PROTOCOL_VERSION);
+    bool untouched;
+    if (frame_send(fd, out.bytes, out.size, &untouched) != LINK_OK)
+        return LINK_LOST;
+    struct answer answer = {.small = bytes, .room = sizeof bytes};
+    enum link link = frame_receive(fd, &answer, NULL);
+    if (link == LINK_OK) {
+        uint32_t id = take_u32(&answer.body), code = take_u32(&answer.body);
+        uint16_t version = code ? PROTOCOL_VERSION : take_u16(&answer.body);
+        (void)take_text(&answer.body);
+        if (!is_finished(&answer.body) || id || version != PROTOCOL_VERSION)
+            link = LINK_BAD;
+        else if (code)
+            link = code == CODE_OTHER_VERSION ? LINK_OTHER : LINK_BAD;
+    }
+    free(answer.heap);
+    return link;
+}
+
+/* Whoever has the slot uses its descriptor without the lock: only the owner closes it, and only a child of fork else. */
+static enum link open_connection(struct connection **out)
+{
+    struct sockaddr_un to;
+    struct connection *slot = open_slot(&to);
+    if (!slot)
+        return LINK_LOST;
+    const struct timeval silence = {.tv_sec = SILENCE_MS / 1000}, sending = {.tv_sec = FRAME_MS / 1000};
+    int connected;
+    if (setsockopt(slot->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) ||
+        setsockopt(slot->fd, SOL_SOCKET, SO_SNDTIMEO, &sending, sizeof sending)) {
+        connection_close(slot);
+        return LINK_LOST;
+    }
+    do
+        connected = connect(slot->fd, (const struct sockaddr *)&to, sizeof to);
+    while (connected && errno == EINTR);
+    enum link link = connected && errno != EISCONN ? LINK_LOST : greet(slot->fd);
+    if (link != LINK_OK) {
+        connection_close(slot);
+        return link;
+    }
+    *out = slot;
+    return LINK_OK;
+}
+
+enum link connection_take(struct connection **out, bool idle_too)
+{
+    pthread_mutex_lock(&lock);
+    if (idle_too && idle_count) {
+        *out = &connections[idle[--idle_count]];
+        (*out)->state = SLOT_USED;
+        (*out)->pooled = true;
+        pthread_mutex_unlock(&lock);
+        return LINK_OK;
+    }
+    pthread_mutex_unlock(&lock);
+    return open_connection(out);
+}
+
+void connection_give_back(struct connection *connection)
+{
+    pthread_mutex_lock(&lock);
+    connection->interruptible = false;
+    if (connection->epoch == atomic_load(&epoch) && atomic_load(&initialised) && idle_count < MAX_IDLE) {
+        connection->state = SLOT_IDLE;
+        idle[idle_count++] = (int)(connection - connections);
+    } else {
+        close_locked(connection);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void connection_close(struct connection *connection)
+{
+    pthread_mutex_lock(&lock);
+    close_locked(connection);
+    pthread_mutex_unlock(&lock);
+}
+
+enum link connection_interruptible(struct connection *connection)
+{
+    pthread_mutex_lock(&lock);
+    bool ours = connection->epoch == atomic_load(&epoch);
+    connection->interruptible = ours;
+    pthread_mutex_unlock(&lock);
+    return ours ? LINK_OK : LINK_LOST;
+}
+
+bool simulator_answers(void)
+{
+    struct connection *probe = NULL;
+    if (open_connection(&probe) != LINK_OK)
+        return false;
+    connection_close(probe);
+    return true;
+}
