@@ -24,17 +24,15 @@ from tesela.edge.nvml.port import (
     RemappedRows,
 )
 from tesela.edge.simulator.events import Event, Registration
-from tesela.edge.simulator.targets import NamedAnswer, NamedRequest
+from tesela.edge.simulator.named_wire import NAMED_ANSWER, NAMED_REQUEST
 from tesela.edge.simulator.wire import (
     I32,
-    I64,
     NOTHING,
     OPTIONAL_ID,
     OPTIONAL_VALUE,
     TEXT,
     U32,
     U64,
-    U64_OR_I64,
     Codec,
     Reader,
     pair,
@@ -166,14 +164,5 @@ CALLS: Final[dict[int, Call[Any]]] = {
     value.opcode: value for value in list(globals().values()) if isinstance(value, Call)
 }
 
-NAMED_REQUEST: Final = record(
-    NamedRequest,
-    function=TEXT,
-    gpu=TEXT,
-    gi_id=OPTIONAL_ID,
-    ci_id=OPTIONAL_ID,
-    numbers=sequence(I64),
-    text=TEXT,
-)
-NAMED_CALL: Final = Call(0x0060, "call", (NAMED_REQUEST,), record(NamedAnswer, numbers=sequence(U64_OR_I64), text=TEXT))
+NAMED_CALL: Final = Call(0x0060, "call", (NAMED_REQUEST,), NAMED_ANSWER)
 """Not in CALLS, because it is no method of the port: it names the NVML function, and `named` has those."""

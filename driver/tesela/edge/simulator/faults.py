@@ -123,9 +123,14 @@ class FaultScript:
         with self._lock:
             return (*(armed.what for armed in self._armed), *(latency for _, latency in self._latencies))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no call can meet anything."""
+        return not self._armed and not self._latencies
+
     def verdict(self, function: str, gpu_uuid: str | None) -> Verdict:
         """What this call of `function` (port name) on `gpu_uuid` meets; counts it."""
-        if not self._armed and not self._latencies:
+        if self.is_empty:
             return NOTHING
         with self._lock:
             latency_s = sum(w.seconds for f, w in self._latencies if _concerns(f, w.gpu, function, gpu_uuid))

@@ -79,6 +79,11 @@ class Machine:
 
         `not_activated` runs instead where a fault says that a MIG mode stays pending, with that activation status.
         """
+        if not self.on_call and self._faults.is_empty:
+            try:
+                return body()
+            except Refused as refused:
+                raise nvml_error(refused.code, function) from None
         self._tell(function, "before")
         verdict = self._faults.verdict(function, gpu_uuid)
         with self._held_up(function, gpu_uuid, verdict):
@@ -216,6 +221,13 @@ class Machine:
                 raise DocumentError("pid", f"process {pid} has no context on GPU {gpu.uuid}")
             gpu.processes[:] = left
             self._changed(gpu)
+
+    def end_process(self, name: str, pid: int) -> None:
+        """As `remove_process`, of a process that ended by itself: it may be off the GPU already."""
+        gpu = self._find(name)
+        with self._locks[gpu.uuid]:
+            if any(p.pid == pid for p in gpu.processes):
+                self.remove_process(name, pid)
 
     def lose(self, name: str, *, absent: bool = False) -> None:
         """The GPU falls off the bus: NVML answers GPU_IS_LOST, or, once `absent`, does not know it any more."""

@@ -20,6 +20,7 @@ from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin
 from tesela.edge.simulator.calls import CALLS, INIT, NAMED_CALL, SHUTDOWN, Call
+from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.named import NamedCalls
 from tesela.edge.simulator.nvml import SimulatedNvml
@@ -35,7 +36,6 @@ from tesela.edge.simulator.wire import (
     Request,
     Response,
     parse_request,
-    read_frame,
     render_response,
 )
 
@@ -130,12 +130,11 @@ class SimulatorServer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                greeted = False
-                while (body := read_frame(connection, wait_s=None, body_s=FRAME_TIMEOUT_S)) is not None:
+                greeted, stream = False, FrameStream(connection, frame_s=FRAME_TIMEOUT_S)
+                while (body := stream.receive()) is not None:
                     request = parse_request(body)
                     response = self._answer(request) if greeted else _greet(request, self.machine)
-                    connection.settimeout(FRAME_TIMEOUT_S)
-                    connection.sendall(render_response(response))
+                    stream.send(render_response(response))
                     if not greeted and response.code != codes.SUCCESS:
                         return
                     greeted = True

@@ -7,7 +7,7 @@ What the functions answer is in the `named_*` modules and `telemetry`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.gpu import ComputeInstance, GpuInstance, SimulatedGpu
@@ -20,8 +20,7 @@ TargetKind: TypeAlias = Literal["G", "D", "M", "I", "C"]
 """G: a GPU. D: a GPU or a MIG device. M: a MIG device. I: a GPU instance. C: a compute instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRequest:
+class NamedRequest(NamedTuple):
     """A call of `function`, named as NVML does. `gpu`: a UUID, "" for none; `numbers`: signed."""
 
     function: str
@@ -32,15 +31,14 @@ class NamedRequest:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedAnswer:
+class NamedAnswer(NamedTuple):
     """What the function returns through its pointers; a negative number travels in two's complement."""
 
     numbers: tuple[int, ...] = ()
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """A request and its living target, for as long as the caller holds the GPU's lock."""
 

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tesela.core.errors import DocumentError
 
@@ -26,13 +26,13 @@ MAX_LIST: Final = 4096
 HELLO: Final = 0x0000
 ADMIN: Final = 0x8000
 NONE_U32: Final = 0xFFFFFFFF
-_LENGTH: Final = struct.Struct("<I")
+LENGTH: Final = struct.Struct("<I")
 _REQUEST: Final = struct.Struct("<HHI")
 _RESPONSE: Final = struct.Struct("<II")
+_RESPONSE_FRAME: Final = struct.Struct("<III")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """One request: `opcode` names the call, `request_id` comes back with the answer."""
 
     opcode: int
@@ -40,8 +40,7 @@ class Request:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(NamedTuple):
     """One answer: `code` is nvmlReturn_t; the payload is the result, or a text if the code is not SUCCESS."""
 
     request_id: int
@@ -52,21 +51,31 @@ class Response:
 class Reader:
     """Takes values from a payload. DocumentError: it ends early, or holds what the type does not allow."""
 
+    __slots__ = ("at", "payload")
+
     def __init__(self, payload: bytes) -> None:
-        self._payload = payload
-        self._at = 0
+        self.payload = payload
+        self.at = 0
 
     def take(self, count: int) -> bytes:
-        end = self._at + count
-        if end > len(self._payload):
-            raise DocumentError("payload", f"ends after {len(self._payload)} bytes where {end} are needed")
-        piece, self._at = self._payload[self._at : end], end
-        return piece
+        at, end = self.at, self.at + count
+        if end > len(self.payload):
+            raise DocumentError("payload", f"ends after {len(self.payload)} bytes where {end} are needed")
+        self.at = end
+        return self.payload[at:end]
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        """The integers of `layout`."""
+        at, end = self.at, self.at + layout.size
+        if end > len(self.payload):
+            raise DocumentError("payload", f"ends after {len(self.payload)} bytes where {end} are needed")
+        self.at = end
+        return layout.unpack_from(self.payload, at)
 
     def finish(self) -> None:
         """DocumentError: bytes are left over."""
-        if self._at != len(self._payload):
-            raise DocumentError("payload", f"{len(self._payload) - self._at} bytes are left over")
+        if self.at != len(self.payload):
+            raise DocumentError("payload", f"{len(self.payload) - self.at} bytes are left over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +96,7 @@ def _integer(layout: str) -> Codec[int]:
             raise DocumentError("payload", f"{value} does not fit its field: {error}") from error
 
     def take(reader: Reader) -> int:
-        (value,) = word.unpack(reader.take(word.size))
-        return int(value)
+        return reader.unpack(word)[0]
 
     return Codec(put, take)
 
@@ -97,15 +105,6 @@ U16: Final = _integer("<H")
 U32: Final = _integer("<I")
 I32: Final = _integer("<i")
 U64: Final = _integer("<Q")
-I64: Final = _integer("<q")
-
-
-def _put_either(out: bytearray, value: int) -> None:
-    U64.put(out, value + (1 << 64) if value < 0 else value)
-
-
-U64_OR_I64: Final = Codec(_put_either, U64.take)
-"""A negative number in two's complement; the reader knows the function, and with it the sign."""
 
 
 def _put_text(out: bytearray, value: str) -> None:
@@ -207,7 +206,10 @@ def render_request(request: Request) -> bytes:
 
 def render_response(response: Response) -> bytes:
     """The bytes of an answer, length word included."""
-    return _framed(_RESPONSE.pack(response.request_id, response.code) + response.payload)
+    length = _RESPONSE.size + len(response.payload)
+    if length > MAX_FRAME_BYTES:
+        raise DocumentError("frame", f"{length} bytes; at most {MAX_FRAME_BYTES}")
+    return _RESPONSE_FRAME.pack(length, response.request_id, response.code) + response.payload
 
 
 def parse_request(body: bytes) -> Request:
@@ -235,11 +237,11 @@ def read_frame(connection: socket.socket, *, wait_s: float | None, body_s: float
     ConnectionError as the socket raises them; DocumentError: a frame longer than MAX_FRAME_BYTES.
     """
     connection.settimeout(wait_s)
-    first = connection.recv(_LENGTH.size)
+    first = connection.recv(LENGTH.size)
     if not first:
         return None
     end_s = time.monotonic() + body_s
-    (length,) = _LENGTH.unpack(first + _read_exactly(connection, _LENGTH.size - len(first), end_s))
+    (length,) = LENGTH.unpack(first + _read_exactly(connection, LENGTH.size - len(first), end_s))
     if length > MAX_FRAME_BYTES:
         raise DocumentError("frame", f"{length} bytes; at most {MAX_FRAME_BYTES}")
     return _read_exactly(connection, length, end_s)
@@ -262,4 +264,4 @@ def _read_exactly(connection: socket.socket, count: int, end_s: float) -> bytes:
 def _framed(body: bytes) -> bytes:
     if len(body) > MAX_FRAME_BYTES:
         raise DocumentError("frame", f"{len(body)} bytes; at most {MAX_FRAME_BYTES}")
-    return _LENGTH.pack(len(body)) + body
+    return LENGTH.pack(len(body)) + body
