@@ -18,29 +18,31 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* After a call that failed: a signal or a timeout, and not the end of the connection. */
+static bool may_go_on(void)
+{
+    return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK;
+}
+
 enum link frame_send(int fd, const unsigned char *frame, size_t size, bool *untouched)
 {
     size_t sent = 0;
-    int64_t begun = 0;
+    int64_t until = now_ms() + FRAME_MS;
     *untouched = true;
-    while (sent < size) {
-        /* Blocks for FRAME_MS at most, by SO_SNDTIMEO. */
+    for (;;) {
+        /* Blocks for SILENCE_MS at most, by SO_SNDTIMEO. */
         ssize_t count = send(fd, frame + sent, size - sent, MSG_NOSIGNAL);
+        if (count < 0 && !may_go_on())
+            return LINK_LOST;
         if (count > 0) {
             sent += (size_t)count;
             *untouched = false;
-        } else if (count < 0 && errno != EINTR) {
+        }
+        if (sent == size)
+            return LINK_OK;
+        if (now_ms() >= until)
             return LINK_LOST;
-        }
-        if (sent < size) {
-            int64_t now = now_ms();
-            if (!begun)
-                begun = now;
-            if (now - begun >= FRAME_MS)
-                return LINK_LOST;
-        }
     }
-    return LINK_OK;
 }
 
 /* The first bytes of the answer, however long the simulator takes for them while it lives. */
@@ -53,7 +55,7 @@ static enum link receive_first(int fd, unsigned char *bytes, size_t room, bool (
             *received = (size_t)count;
             return LINK_OK;
         }
-        if (!count || (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK))
+        if (!count || !may_go_on())
             return LINK_LOST;
         /* The clock decides, not the timeout: a client with many signals would never see that one. */
         if (now_ms() - since < SILENCE_MS - 50)
@@ -73,7 +75,7 @@ static enum link receive_rest(int fd, unsigned char *bytes, size_t have, size_t 
             have += (size_t)count;
             continue;
         }
-        if (!count || (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK))
+        if (!count || !may_go_on())
             return LINK_LOST;
         int64_t left = until - now_ms();
         if (left <= 0)

@@ -8,7 +8,7 @@
 #include "session.h"
 #include "wire.h"
 
-#define SILENCE_MS 5000 /* without a byte: ask whether the simulator still lives; also SO_RCVTIMEO of every socket */
+#define SILENCE_MS 5000 /* without a byte: ask whether the simulator still lives; also the timeouts of every socket */
 #define FRAME_MS 10000  /* for sending a request, and for the rest of an answer that has begun */
 
 struct answer {

@@ -189,10 +189,10 @@ static enum link open_connection(struct connection **out)
     struct connection *slot = open_slot(&to);
     if (!slot)
         return LINK_LOST;
-    const struct timeval silence = {.tv_sec = SILENCE_MS / 1000}, sending = {.tv_sec = FRAME_MS / 1000};
+    const struct timeval silence = {.tv_sec = SILENCE_MS / 1000};
     int connected;
     if (setsockopt(slot->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) ||
-        setsockopt(slot->fd, SOL_SOCKET, SO_SNDTIMEO, &sending, sizeof sending)) {
+        setsockopt(slot->fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence)) {
         connection_close(slot);
         return LINK_LOST;
     }
@@ -245,7 +245,7 @@ void connection_close(struct connection *connection)
 enum link connection_interruptible(struct connection *connection)
 {
     pthread_mutex_lock(&lock);
-    bool ours = connection->epoch == atomic_load(&epoch);
+    bool ours = connection->epoch == atomic_load(&epoch) && atomic_load(&initialised);
     connection->interruptible = ours;
     pthread_mutex_unlock(&lock);
     return ours ? LINK_OK : LINK_LOST;

@@ -42,7 +42,7 @@ void connection_give_back(struct connection *connection);
 void connection_close(struct connection *connection);
 /* Whether the last nvmlShutdown may end the call that has it; LINK_LOST if that has happened already. */
 enum link connection_interruptible(struct connection *connection);
-/* Whether a simulator answers a hello within HELLO_TIMEOUT_MS: a call that takes long may be held up on purpose. */
+/* Whether a simulator answers a hello within SILENCE_MS: a call that takes long may be held up on purpose. */
 bool simulator_answers(void);
 
 #endif
