@@ -110,6 +110,15 @@ typedef struct {
 } nvmlProcessInfo_v2_t;
 
 typedef struct {
+    unsigned int pid;
+    unsigned long long timeStamp; /* microseconds since 1970 */
+    unsigned int smUtil;          /* percent, as the rest */
+    unsigned int memUtil;
+    unsigned int encUtil;
+    unsigned int decUtil;
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
     unsigned int multiprocessorCount;
     unsigned int sharedCopyEngineCount;
     unsigned int sharedDecoderCount;

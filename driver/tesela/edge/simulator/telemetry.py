@@ -7,8 +7,10 @@ time. Idle draw is taken to be an eighth of the power limit, and full draw nine 
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from tesela.edge.nvml import codes
@@ -90,6 +92,20 @@ def _engine_utilization(asked: Asked) -> NamedAnswer:
     if asked.gpu.mig == codes.MIG_ENABLED:
         raise Refused(codes.NOT_SUPPORTED)
     return NamedAnswer((0, _SAMPLING_PERIOD_US))
+
+
+def _process_utilization(asked: Asked) -> NamedAnswer:
+    """Per process pid, time in microseconds since 1970, and percent of SMs, memory, encoder and decoder.
+
+    NOT_FOUND without a sample since then, NOT_SUPPORTED in MIG mode and on a MIG device.
+    """
+    sm_percent, memory_percent = _utilization(asked).numbers
+    now_us = time.time_ns() // 1000
+    working = [p for p in asked.gpu.processes if p.kind != "open"]
+    if not working or asked.request.numbers[0] >= now_us:
+        raise Refused(codes.NOT_FOUND)
+    shares = (sm_percent // len(working), memory_percent // len(working), 0, 0)
+    return NamedAnswer(tuple(chain.from_iterable((p.pid, now_us, *shares) for p in working)))
 
 
 def _temperature(asked: Asked) -> NamedAnswer:
@@ -191,6 +207,7 @@ _FACTS: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetPcieReplayCounter": _zero,
     "nvmlDeviceGetSupportedClocksEventReasons": lambda _asked: number(_ALL_REASONS),
     "nvmlDeviceGetFanSpeed": _refuse,
+    "nvmlDeviceGetDriverModel_v2": _refuse,
     "nvmlDeviceGetNumFans": _zero,
     "nvmlDeviceGetPowerUsage": lambda asked: number(power_draw_mw(asked.gpu)),
     "nvmlDeviceGetTotalEnergyConsumption": _energy,
@@ -202,7 +219,8 @@ _FACTS: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetJpgUtilization": _engine_utilization,
     "nvmlDeviceGetOfaUtilization": _engine_utilization,
 }
-"""Of a GPU, without arguments. All boards here are cooled by the air of their server, so that none has a fan."""
+"""Of a GPU, without arguments. The air of their server cools all boards here, so that none has a fan; models of drivers
+are Windows's."""
 _BY_TYPE: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetTemperature": _temperature,
     "nvmlDeviceGetTemperatureThreshold": _temperature_threshold,
@@ -218,5 +236,6 @@ ROWS: Final[tuple[Row, ...]] = (
     *(GpuRow(function=function, target="G", rule=rule) for function, rule in _FACTS.items()),
     *(GpuRow(function=function, target="G", numbers=1, rule=rule) for function, rule in _BY_TYPE.items()),
     GpuRow(function="nvmlDeviceGetUtilizationRates", target="D", rule=_utilization),
+    GpuRow(function="nvmlDeviceGetProcessUtilization", target="D", numbers=1, rule=_process_utilization),
     GpuRow(function="nvmlDeviceGetBAR1MemoryInfo", target="D", rule=_bar1_memory),
 )
