@@ -106,6 +106,7 @@ class SimulatedGpu:
     next_gi_ids: list[int] = field(default_factory=list)
     persistence_mode: int = 0
     compute_mode: int = codes.COMPUTE_MODE_DEFAULT
+    power_limit_mw: int | None = None
     energy: EnergyMeter = field(default_factory=EnergyMeter)
 
     # MIG mode
@@ -151,7 +152,7 @@ class SimulatedGpu:
         if self.model.resetless_mig:
             self.pending = codes.MIG_DISABLED
         self.persistence_mode, self.compute_mode = 0, codes.COMPUTE_MODE_DEFAULT
-        self.energy = EnergyMeter()
+        self.power_limit_mw, self.energy = None, EnergyMeter()
         self.reset()
 
     def field_value(self, field_id: int) -> int | None:

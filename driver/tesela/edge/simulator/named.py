@@ -15,6 +15,7 @@ from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.simulator import (
     named_board,
+    named_facts,
     named_handles,
     named_health,
     named_mig,
@@ -36,7 +37,16 @@ _METHODS: Final = {nvml: method for method, nvml in FUNCTIONS.items()} | {
     "nvmlDeviceGetMemoryInfo_v2": "get_memory_info"
 }
 
-_PARTS: Final = (named_handles, named_mig, named_board, named_use, named_topology, named_health, telemetry)
+_PARTS: Final = (
+    named_handles,
+    named_mig,
+    named_board,
+    named_use,
+    named_topology,
+    named_health,
+    named_facts,
+    telemetry,
+)
 NAMED: Final[dict[str, Row]] = {row.function: row for part in _PARTS for row in part.ROWS}
 """Every named call."""
 

@@ -72,6 +72,7 @@ def _gsp_firmware_version(asked: Asked) -> NamedAnswer:
 
 
 def _unknown(_asked: Asked) -> NamedAnswer:
+    """Nobody published it for these boards, or these boards and Linux lack it."""
     raise Refused(codes.NOT_SUPPORTED)
 
 
@@ -142,8 +143,14 @@ ROWS: Final[tuple[Row, ...]] = (
     GpuRow(function="nvmlDeviceGetDisplayMode", target="G", rule=_off),
     GpuRow(function="nvmlDeviceGetDisplayActive", target="G", rule=_off),
     GpuRow(function="nvmlDeviceGetAccountingMode", target="G", rule=_off),
+    GpuRow(function="nvmlDeviceSetAccountingMode", target="G", numbers=1, rule=_unknown),
+    GpuRow(function="nvmlDeviceGetAccountingBufferSize", target="G", rule=lambda _asked: number(4000)),
     GpuRow(function="nvmlGpmQueryDeviceSupport", target="G", rule=_off),
     GpuRow(function="nvmlDeviceGetGpuOperationMode", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetDriverModel_v2", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetHostVgpuMode", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetInforomConfigurationChecksum", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetGspFirmwareMode", target="G", rule=lambda _asked: NamedAnswer((1, 1))),
     GpuRow(function="nvmlDeviceGetMultiGpuBoard", target="G", rule=lambda _asked: number(0)),
     GpuRow(function="nvmlDeviceGetVirtualizationMode", target="G", rule=_virtualization_mode),
     GpuRow(

@@ -23,6 +23,7 @@ _ALL_CPUS_OF_A_NODE: Final = (1 << 64) - 1
 _WORD_BITS: Final = 64
 _MAX_WORDS: Final = 1024
 _INTERNAL, _HOST_BRIDGE, _NODE, _SYSTEM = 0, 30, 40, 50
+_NVLINK_VERSIONS: Final = {codes.ARCHITECTURE_AMPERE: 4, codes.ARCHITECTURE_HOPPER: 6}
 _P2P_OK, _P2P_NOT_SUPPORTED = 0, 5
 _READ, _WRITE, _NVLINK, _ATOMICS, _PCI = range(5)
 
@@ -76,6 +77,13 @@ def _cpu_affinity(asked: Asked) -> NamedAnswer:
     return NamedAnswer(tuple(_ALL_CPUS_OF_A_NODE if word == node else 0 for word in range(words)))
 
 
+def _cpu_affinity_within_scope(asked: Asked) -> NamedAnswer:
+    """A NUMA node is a socket here, so that both scopes are one."""
+    if asked.request.numbers[1] not in {0, 1}:
+        raise Refused(codes.INVALID_ARGUMENT)
+    return _cpu_affinity(asked)
+
+
 def _memory_affinity(asked: Asked) -> NamedAnswer:
     if asked.request.numbers[1] not in {0, 1}:
         raise Refused(codes.INVALID_ARGUMENT)
@@ -101,13 +109,23 @@ def _numa_node_id(asked: Asked) -> NamedAnswer:
     return number(_numa_node(asked.gpu))
 
 
-def _nvlink_state(asked: Asked) -> NamedAnswer:
-    """On where the GPU has joined its fabric and MIG is off."""
+def _check_link(asked: Asked) -> None:
     links = board_of(asked.gpu).nvlinks
     if links is None:
         raise Refused(codes.NOT_SUPPORTED)
     if not 0 <= asked.request.numbers[0] < links:
         raise Refused(codes.INVALID_ARGUMENT)
+
+
+def _nvlink_version(asked: Asked) -> NamedAnswer:
+    """The third generation on Ampere, the fourth on Hopper, in the numbers of nvml.h."""
+    _check_link(asked)
+    return number(_NVLINK_VERSIONS[asked.gpu.model.architecture])
+
+
+def _nvlink_state(asked: Asked) -> NamedAnswer:
+    """On where the GPU has joined its fabric and MIG is off."""
+    _check_link(asked)
     seat = _seat(asked.gpu)
     return number(int(seat.on_fabric and not seat.mig))
 
@@ -116,7 +134,9 @@ ROWS: Final[tuple[Row, ...]] = (
     NodeRow(function="nvmlDeviceGetTopologyCommonAncestor", takes_gpu=True, takes_text=True, rule=_common_ancestor),
     NodeRow(function="nvmlDeviceGetP2PStatus", numbers=1, takes_gpu=True, takes_text=True, rule=_p2p_status),
     GpuRow(function="nvmlDeviceGetCpuAffinity", target="G", numbers=1, rule=_cpu_affinity),
+    GpuRow(function="nvmlDeviceGetCpuAffinityWithinScope", target="G", numbers=2, rule=_cpu_affinity_within_scope),
     GpuRow(function="nvmlDeviceGetMemoryAffinity", target="G", numbers=2, rule=_memory_affinity),
     GpuRow(function="nvmlDeviceGetNumaNodeId", target="G", rule=_numa_node_id),
+    GpuRow(function="nvmlDeviceGetNvLinkVersion", target="G", numbers=1, rule=_nvlink_version),
     GpuRow(function="nvmlDeviceGetNvLinkState", target="G", numbers=1, rule=_nvlink_state),
 )

@@ -2,19 +2,18 @@
 
 A GPU is as busy as its compute processes make it: wholly with MIG off, by the compute slices of the instances that have
 one with MIG on. Figures are the same at every call, and differ a little between GPUs by their UUIDs; only energy knows
-time. Idle draw is taken to be an eighth of the power limit, and full draw nine tenths of it.
+time. Idle draw is taken to be an eighth of the board's power limit, full draw nine tenths of the limit in force.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
 from tesela.edge.nvml import codes
-from tesela.edge.simulator.boards import BOARDS, PCIE_WIDTH, Board
+from tesela.edge.simulator.boards import BOARDS, Board
 from tesela.edge.simulator.gpu import SimulatedGpu
 from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.rows import GpuRow, GpuRule, Row, number
@@ -28,9 +27,6 @@ _BUSY_PERCENT: Final = 96
 _BUSY_MEMORY_PERCENT: Final = 41
 _BUSY_PCIE_KB_S: Final = 1_500_000
 _REASON_IDLE: Final = 0x1
-_ALL_REASONS: Final = 0x1FF
-_THRESHOLD_COUNT: Final = 8
-_BAR1_USED_MIB: Final = 1
 
 
 def board_of(gpu: SimulatedGpu) -> Board:
@@ -48,10 +44,15 @@ def busy_share(gpu: SimulatedGpu) -> float:
     return slices / gpu.model.compute_slices
 
 
+def power_limit_mw(gpu: SimulatedGpu) -> int:
+    """The limit in force: the one that was set since the driver was loaded, or the board's."""
+    return board_of(gpu).power_limit_mw if gpu.power_limit_mw is None else gpu.power_limit_mw
+
+
 def power_draw_mw(gpu: SimulatedGpu) -> int:
     """What the GPU draws now."""
-    limit = board_of(gpu).power_limit_mw
-    idle = limit // 8 + 700 * _spread(gpu)
+    limit = power_limit_mw(gpu)
+    idle = board_of(gpu).power_limit_mw // 8 + 700 * _spread(gpu)
     return idle + int((limit * 9 // 10 - idle) * busy_share(gpu))
 
 
@@ -60,22 +61,11 @@ def _spread(gpu: SimulatedGpu) -> int:
     return uuid.UUID(gpu.uuid.removeprefix("GPU-")).int % 5
 
 
-def _known(value: int | None) -> NamedAnswer:
+def known(value: int | None) -> NamedAnswer:
+    """The answer `value`; NOT_SUPPORTED where nobody knows it."""
     if value is None:
         raise Refused(codes.NOT_SUPPORTED)
     return number(value)
-
-
-def _fact(read: Callable[[Board], int | None]) -> GpuRule:
-    return lambda asked: _known(read(board_of(asked.gpu)))
-
-
-def _zero(_asked: Asked) -> NamedAnswer:
-    return number(0)
-
-
-def _refuse(_asked: Asked) -> NamedAnswer:
-    raise Refused(codes.NOT_SUPPORTED)
 
 
 def _utilization(asked: Asked) -> NamedAnswer:
@@ -114,55 +104,31 @@ def _temperature(asked: Asked) -> NamedAnswer:
     return number(_IDLE_CELSIUS + _spread(asked.gpu) + int(_BUSY_CELSIUS * busy_share(asked.gpu)))
 
 
-def _temperature_threshold(asked: Asked) -> NamedAnswer:
-    (kind,) = asked.request.numbers
-    if not 0 <= kind < _THRESHOLD_COUNT:
-        raise Refused(codes.INVALID_ARGUMENT)
-    board = board_of(asked.gpu)
-    known = (board.shutdown_celsius, board.slowdown_celsius, board.memory_max_celsius, board.gpu_max_celsius)
-    return _known(known[kind] if kind < len(known) else None)
-
-
-def _power_constraints(asked: Asked) -> NamedAnswer:
-    board = board_of(asked.gpu)
-    if board.power_min_mw is None or board.power_max_mw is None:
-        raise Refused(codes.NOT_SUPPORTED)
-    return NamedAnswer((board.power_min_mw, board.power_max_mw))
-
-
 def _energy(asked: Asked) -> NamedAnswer:
     return number(asked.gpu.energy.advance(asked.machine.clock(), power_draw_mw(asked.gpu)))
 
 
 def _clock(asked: Asked) -> NamedAnswer:
-    board = board_of(asked.gpu)
-    busy = bool(busy_share(asked.gpu))
-    return _clock_of_type(
-        asked,
-        graphics=board.graphics_max_mhz if busy else board.graphics_idle_mhz,
-        memory=board.memory_mhz,
-        video=board.video_max_mhz if busy else board.video_idle_mhz,
-    )
+    return known(clock_mhz(asked.gpu, asked.request.numbers[0]))
 
 
-def _max_clock(asked: Asked) -> NamedAnswer:
-    board = board_of(asked.gpu)
-    return _clock_of_type(asked, graphics=board.graphics_max_mhz, memory=board.memory_mhz, video=board.video_max_mhz)
+def clock_mhz(gpu: SimulatedGpu, clock_type: int) -> int | None:
+    """The clock now; INVALID_ARGUMENT: there is no such clock."""
+    board, busy = board_of(gpu), bool(busy_share(gpu))
+    graphics = board.graphics_max_mhz if busy else board.graphics_idle_mhz
+    video = board.video_max_mhz if busy else board.video_idle_mhz
+    return clock_of_type(clock_type, graphics=graphics, memory=board.memory_mhz, video=video)
 
 
-def _applications_clock(asked: Asked) -> NamedAnswer:
-    board = board_of(asked.gpu)
-    return _clock_of_type(asked, graphics=board.graphics_default_mhz, memory=board.memory_mhz, video=None)
-
-
-def _clock_of_type(asked: Asked, *, graphics: int | None, memory: int, video: int | None) -> NamedAnswer:
-    match asked.request.numbers[0]:
+def clock_of_type(clock_type: int, *, graphics: int | None, memory: int, video: int | None) -> int | None:
+    """That of the figures which `clock_type` (nvmlClockType_t) means; the SMs run with the graphics clock."""
+    match clock_type:
         case 0 | 1:
-            return _known(graphics)
+            return graphics
         case 2:
-            return _known(memory)
+            return memory
         case 3:
-            return _known(video)
+            return video
         case _:
             raise Refused(codes.INVALID_ARGUMENT)
 
@@ -181,37 +147,9 @@ def _pcie_throughput(asked: Asked) -> NamedAnswer:
     return number(int(_BUSY_PCIE_KB_S * busy_share(asked.gpu)))
 
 
-def _bar1_memory(asked: Asked) -> NamedAnswer:
-    """A MIG device has the share of its memory slices, less the last MiB, as nvidia-smi prints it."""
-    total_mib = board_of(asked.gpu).bar1_mib
-    if total_mib is None:
-        raise Refused(codes.NOT_SUPPORTED)
-    used_mib = _BAR1_USED_MIB
-    if asked.gpu_instance is not None:
-        total_mib = total_mib * asked.gpu_instance.placement.size // asked.gpu.model.memory_slices - 1
-        used_mib = 0
-    return NamedAnswer((total_mib << 20, (total_mib - used_mib) << 20, used_mib << 20))
-
-
-_FACTS: Final[dict[str, GpuRule]] = {
-    "nvmlDeviceGetNumGpuCores": _fact(lambda board: board.cores),
-    "nvmlDeviceGetMemoryBusWidth": _fact(lambda board: board.memory_bus_bits),
-    "nvmlDeviceGetPowerManagementMode": lambda _asked: number(1),
-    "nvmlDeviceGetPowerManagementLimit": _fact(lambda board: board.power_limit_mw),
-    "nvmlDeviceGetPowerManagementDefaultLimit": _fact(lambda board: board.power_limit_mw),
-    "nvmlDeviceGetEnforcedPowerLimit": _fact(lambda board: board.power_limit_mw),
-    "nvmlDeviceGetCurrPcieLinkGeneration": _fact(lambda board: board.pcie_generation),
-    "nvmlDeviceGetMaxPcieLinkGeneration": _fact(lambda board: board.pcie_generation),
-    "nvmlDeviceGetCurrPcieLinkWidth": lambda _asked: number(PCIE_WIDTH),
-    "nvmlDeviceGetMaxPcieLinkWidth": lambda _asked: number(PCIE_WIDTH),
-    "nvmlDeviceGetPcieReplayCounter": _zero,
-    "nvmlDeviceGetSupportedClocksEventReasons": lambda _asked: number(_ALL_REASONS),
-    "nvmlDeviceGetFanSpeed": _refuse,
-    "nvmlDeviceGetDriverModel_v2": _refuse,
-    "nvmlDeviceGetNumFans": _zero,
+_OF_A_GPU: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetPowerUsage": lambda asked: number(power_draw_mw(asked.gpu)),
     "nvmlDeviceGetTotalEnergyConsumption": _energy,
-    "nvmlDeviceGetPowerManagementLimitConstraints": _power_constraints,
     "nvmlDeviceGetPerformanceState": _performance_state,
     "nvmlDeviceGetCurrentClocksEventReasons": _clocks_event_reasons,
     "nvmlDeviceGetEncoderUtilization": _engine_utilization,
@@ -219,23 +157,15 @@ _FACTS: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetJpgUtilization": _engine_utilization,
     "nvmlDeviceGetOfaUtilization": _engine_utilization,
 }
-"""Of a GPU, without arguments. The air of their server cools all boards here, so that none has a fan; models of drivers
-are Windows's."""
 _BY_TYPE: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetTemperature": _temperature,
-    "nvmlDeviceGetTemperatureThreshold": _temperature_threshold,
     "nvmlDeviceGetClockInfo": _clock,
-    "nvmlDeviceGetMaxClockInfo": _max_clock,
-    "nvmlDeviceGetApplicationsClock": _applications_clock,
-    "nvmlDeviceGetDefaultApplicationsClock": _applications_clock,
     "nvmlDeviceGetPcieThroughput": _pcie_throughput,
 }
-"""Of a GPU, with one argument: which sensor, clock or counter."""
+"""With one argument: which sensor, clock or counter."""
 
 ROWS: Final[tuple[Row, ...]] = (
-    *(GpuRow(function=function, target="G", rule=rule) for function, rule in _FACTS.items()),
+    *(GpuRow(function=function, target="G", rule=rule) for function, rule in _OF_A_GPU.items()),
     *(GpuRow(function=function, target="G", numbers=1, rule=rule) for function, rule in _BY_TYPE.items()),
     GpuRow(function="nvmlDeviceGetUtilizationRates", target="D", rule=_utilization),
-    GpuRow(function="nvmlDeviceGetProcessUtilization", target="D", numbers=1, rule=_process_utilization),
-    GpuRow(function="nvmlDeviceGetBAR1MemoryInfo", target="D", rule=_bar1_memory),
 )
