@@ -15,6 +15,7 @@ from tesela.core.errors import NvmlError, NvmlTimeout, TryAgain
 from tesela.core.model import GpuInstance, LivePartition, Placement, Profile
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import ComputeInstanceInfo, ComputeInstanceProfileInfo, Nvml
+from tesela.edge.nvml.watchdog import together
 from tesela.plugin.deadline import Deadline
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class Partitions:
     """NVML's GPU and compute instances as partitions.
 
     The compute-instance profiles of a GPU-instance profile never change while the driver is loaded, so they are asked
-    for once per GPU and profile; a walk over seven live partitions then costs 14 calls instead of 140.
+    for once per GPU and profile; a walk over seven live partitions then costs 14 calls instead of 140. The calls of one
+    step go together through the watchdog, whose changes of threads cost more than they do.
     """
 
     def __init__(self, nvml: Nvml, deadline: Deadline | None = None) -> None:
@@ -58,6 +60,9 @@ class Partitions:
 
         Empty while MIG mode is off.
         """
+        return together(self._nvml, gpu_uuid, lambda: self._list_instances(gpu_uuid, profiles))
+
+    def _list_instances(self, gpu_uuid: str, profiles: Iterable[Profile]) -> tuple[GpuInstance, ...]:
         found: list[GpuInstance] = []
         for profile in profiles:
             try:
@@ -91,6 +96,9 @@ class Partitions:
 
     def list_live(self, gpu_uuid: str, profiles: Iterable[Profile]) -> tuple[LivePartition, ...]:
         """Every GPU instance, described; without the GPU's lock, one that goes while we look is left out."""
+        return together(self._nvml, gpu_uuid, lambda: self._list_live(gpu_uuid, profiles))
+
+    def _list_live(self, gpu_uuid: str, profiles: Iterable[Profile]) -> tuple[LivePartition, ...]:
         found: list[LivePartition] = []
         for instance in self.list_instances(gpu_uuid, profiles):
             with _gone_is_done():  # the GPU has just answered: what is not found is the instance
@@ -114,6 +122,9 @@ class Partitions:
         second step's. An instance made elsewhere than asked for is undone too: no record covers it. What NVML refuses
         is an NvmlError with NVML's code.
         """
+        return together(self._nvml, gpu_uuid, lambda: self._create(gpu_uuid, profile, placement))
+
+    def _create(self, gpu_uuid: str, profile: Profile, placement: Placement) -> LivePartition:
         info = self._ask(gpu_uuid).create_gpu_instance(gpu_uuid, profile.profile_id, placement)
         instance = GpuInstance(
             gpu_uuid=gpu_uuid, profile_id=info.profile_id, placement=info.placement, gi_id=info.gi_id
@@ -141,6 +152,9 @@ class Partitions:
         IN_USE passes through; NOT_FOUND means done. InstanceStays: NVML said SUCCESS and something is left, as drivers
         have been seen to do (issue 146 of go-nvml); the same call again may do it.
         """
+        together(self._nvml, instance.gpu_uuid, lambda: self._destroy(instance))
+
+    def _destroy(self, instance: GpuInstance) -> None:
         try:
             for compute in self.list_compute_instances(instance):
                 with _gone_is_done():

@@ -26,6 +26,7 @@ from tesela.edge.documents.config import decode_configs
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.kube.retry import with_retries
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.watchdog import together
 from tesela.edge.store.locks import hold
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
@@ -164,16 +165,17 @@ def _look(node: Node, gpu_uuid: str, wanted: Sequence[Wanted], deadline: Deadlin
         for one in wanted
         if one.gpu_uuid == gpu_uuid and one.profile is not None
     }
-    mig_enabled = _get_mig_enabled(node, gpu_uuid) if known.gpu.mig_enabled is not None else None
-    instances = node.list_instances(known) if mig_enabled else ()
-    deadline.check(f"GPU {gpu_uuid}, which answers slowly")
-    return GpuView(
-        known=known,
-        mig_enabled=mig_enabled,
-        instances=instances,
-        described=tuple(node.partitions.describe(one) for one in instances if (one.profile_id, one.placement) in slots),
-        rule=node.policy.find_rule(known),
-    )
+    rule = node.policy.find_rule(known)
+
+    def look() -> GpuView:
+        mig_enabled = _get_mig_enabled(node, gpu_uuid) if known.gpu.mig_enabled is not None else None
+        instances = node.list_instances(known) if mig_enabled else ()
+        deadline.check(f"GPU {gpu_uuid}, which answers slowly")
+        wanted_ones = (one for one in instances if (one.profile_id, one.placement) in slots)
+        described = tuple(node.partitions.describe(one) for one in wanted_ones)
+        return GpuView(known=known, mig_enabled=mig_enabled, instances=instances, described=described, rule=rule)
+
+    return together(node.nvml, gpu_uuid, look)
 
 
 def _get_mig_enabled(node: Node, gpu_uuid: str) -> bool:

@@ -11,7 +11,8 @@ any GPU, but NVML is not shut down beside it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -44,6 +45,7 @@ NODE: Final = ""
 """Key of the calls that concern no single GPU."""
 WEDGED_GPUS_THAT_WEDGE_THE_NODE: Final = 2
 EVENT_SET: Final = "the event set"
+SEVERAL: Final = "several NVML calls"
 
 
 class WatchedEventSet:
@@ -260,22 +262,35 @@ class WatchedNvml:
             self._event_workers = [*(known for known in self._event_workers if not known.stopped), worker]
         return WatchedEventSet(inner, worker, self._timeout_s)
 
+    def together(self, gpu_uuid: str, work: Callable[[], R]) -> R:
+        """What `work` returns; the calls on this GPU that it makes through this object share one change of threads.
+
+        Each still has the whole limit for itself, and NvmlTimeout names the one that did not return; `work` is not
+        carried on after it. It must make no call on another GPU, and take no lock.
+        """
+        with self._counted(gpu_uuid, SEVERAL) as worker:
+            return worker.run(SEVERAL, work, self._timeout_s)
+
     def _watch(self, key: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        function = FUNCTIONS[call.__name__]
+        with self._counted(key, function) as worker:
+            return worker.run(function, lambda: call(*args, **kwargs), self._timeout_s)
+
+    @contextmanager
+    def _counted(self, key: str, function: str) -> Iterator[Worker]:
+        """The worker of `key`, while `shutdown` waits. NvmlError: NVML is being shut down; what runs may go on."""
         with self._quiet:
-            if self._closing:
-                raise NvmlError(codes.UNINITIALIZED, FUNCTIONS[call.__name__], "NVML is being shut down")
-            self._waiting += 1
             worker = self._worker(key)
+            if self._closing and not worker.is_caller:
+                raise NvmlError(codes.UNINITIALIZED, function, "NVML is being shut down")
+            self._waiting += 1
         try:
-            return self._run(worker, call, *args, **kwargs)
+            yield worker
         finally:
             with self._quiet:
                 self._waiting -= 1
                 if self._closing:
                     self._quiet.notify_all()
-
-    def _run(self, worker: Worker, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return worker.run(FUNCTIONS[call.__name__], lambda: call(*args, **kwargs), self._timeout_s)
 
     def _worker(self, key: str) -> Worker:
         worker = self._workers.get(key)
@@ -286,3 +301,8 @@ class WatchedNvml:
 
     def _notify(self) -> None:
         self._on_change()  # whoever listens by then, not when the worker was made
+
+
+def together(nvml: Nvml, gpu_uuid: str, work: Callable[[], R]) -> R:
+    """`work`, whose calls of `nvml` on one GPU go together under a watchdog; any other backend just makes them."""
+    return nvml.together(gpu_uuid, work) if isinstance(nvml, WatchedNvml) else work()

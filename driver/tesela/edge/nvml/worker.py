@@ -54,14 +54,23 @@ class Worker:
         self.overdue: str | None = None
         self.stopped = False
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
-        threading.Thread(target=self._work, name=f"nvml-{name}", daemon=True).start()
+        self._current: Job[Any] | None = None
+        self._thread = threading.Thread(target=self._work, name=f"nvml-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_caller(self) -> bool:
+        """Whether the worker's own thread asks, from inside a job."""
+        return threading.current_thread() is self._thread
 
     def run(self, function: str, call: Callable[[], R], limit_s: float) -> R:
         """What `call` returns. NvmlTimeout: it has not come back `limit_s` after it began, or an earlier one has not.
 
         A call that waits in line is given up after `limit_s` too, and then never made. NvmlError with UNINITIALIZED
-        once the worker was stopped.
+        once the worker was stopped. From inside a job the call is made at once, and the job's limit begins anew.
         """
+        if self.is_caller:
+            return self._run_inside(function, call, limit_s)
         overdue = self.overdue
         if overdue is not None:
             raise NvmlTimeout(self._sentence(function, f"not tried, {overdue} has not returned yet"))
@@ -75,6 +84,16 @@ class Worker:
         if job.error is not None:
             raise job.error
         return job.result  # type: ignore[return-value]  # set by the worker before `done`; None only if R is None
+
+    def _run_inside(self, function: str, call: Callable[[], R], limit_s: float) -> R:
+        with self.lock:
+            job = self._current
+            assert job is not None, "the worker's thread runs nothing but jobs"
+            if self.overdue is not None:
+                # Whoever wanted the job has given up: what he does not know of must not be done.
+                raise NvmlTimeout(self._sentence(function, f"not tried, {self.overdue} returned too late"))
+            job.function, job.limit_s, job.started_at = function, limit_s, time.monotonic()
+        return call()
 
     def stop(self) -> None:
         """Ends the thread after the calls in line."""
@@ -105,12 +124,13 @@ class Worker:
                 if job.cancelled:
                     continue
                 job.started, job.started_at = True, time.monotonic()
+                self._current = job
             try:
                 job.result = job.run()
             except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
                 job.error = error
             with self.lock:
-                job.finished = True
+                job.finished, self._current = True, None
                 late, self.overdue = self.overdue, None
             if late is not None:
                 took_s = time.monotonic() - job.started_at
