@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+import struct
 
 import pytest
 from tesela.core.errors import StartError
@@ -112,6 +113,13 @@ def test_the_bars_of_a_gpu_do_not_meet_those_of_another(tree):
 def test_bar_1_holds_the_whole_memory(tree):
     start, end, _ = read(tree, "sys/bus/pci/devices/0000:07:00.0/resource").splitlines()[1].split()
     assert int(end, 16) - int(start, 16) + 1 == 64 << 30
+
+
+def test_the_configuration_space_names_the_same_device_and_bars(tree):
+    folder = tree.root / "sys/bus/pci/devices/0000:07:00.0"
+    vendor, device, bar0, bar1 = struct.unpack("<HH12xI Q", (folder / "config").read_bytes()[:28])
+    starts = [int(line.split()[0], 16) for line in (folder / "resource").read_text().splitlines()]
+    assert (vendor, device, bar0, bar1 & ~0xF) == (0x10DE, 0x20B0, starts[0], starts[1])
 
 
 @pytest.mark.parametrize("address", ["0000:07:00.0", "0000:0b:00.0"])

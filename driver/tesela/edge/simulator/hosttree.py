@@ -12,6 +12,7 @@ import itertools
 import os
 import shutil
 import stat
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,11 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
+class _Bytes:
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Link:
     target: str
 
@@ -58,7 +64,7 @@ class _Device:
     mode: int = 0o666
 
 
-_Entry = _File | _Link | _Device
+_Entry = _File | _Bytes | _Link | _Device
 
 
 def gpu_instance_capability_minor(gpu_minor: int, gi_id: int) -> int:
@@ -125,6 +131,8 @@ class HostTree:
         match entry:
             case _File(text):
                 fresh.write_text(text, encoding="utf-8")
+            case _Bytes(data):
+                fresh.write_bytes(data)
             case _Link(link):
                 fresh.symlink_to(link)
             case _Device(major, minor, mode) if self.makes_nodes:
@@ -228,15 +236,16 @@ def _pci_entries(gpu: GpuState, address: str) -> Iterator[tuple[str, _Entry]]:
     numa_node = -1 if gpu.numa_node is None else gpu.numa_node
     texts = {"numa_node": str(numa_node), "vendor": "0x10de", "class": "0x030200"}
     texts["device"] = f"0x{gpu.pci_device_id:04x}"
-    texts["resource"] = "\n".join(_resource_lines(gpu))
+    texts["resource"] = "\n".join(f"0x{start:016x} 0x{end:016x} 0x{flags:016x}" for start, end, flags in _bars(gpu))
     for name, text in texts.items():
         yield f"sys/{device}/{name}", _File(f"{text}\n")
+    yield f"sys/{device}/config", _Bytes(_configuration_space(gpu))
     yield f"sys/bus/pci/devices/{address}", _Link(f"../../../{device}")
     yield f"sys/bus/pci/drivers/nvidia/{address}", _Link(f"../../../../{device}")
     yield f"sys/{device}/driver", _Link(f"{'../' * (device.count('/') + 1)}bus/pci/drivers/nvidia")
 
 
-def _resource_lines(gpu: GpuState) -> Iterator[str]:
+def _bars(gpu: GpuState) -> Iterator[tuple[int, int, int]]:
     """First address, last address and flags (Linux's ioport.h) of six BARs, the ROM and a bridge's six windows.
 
     BAR 0 holds the registers, BAR 1 the whole memory (its size a power of two), BAR 3 more registers; BARs 1 and 3 are
@@ -250,7 +259,22 @@ def _resource_lines(gpu: GpuState) -> Iterator[str]:
     }
     for number in range(13):
         start, size, flags = bars.get(number, (0, 1, 0))
-        yield f"0x{start:016x} 0x{start + size - 1:016x} 0x{flags:016x}"
+        yield start, start + size - 1, flags
+
+
+def _configuration_space(gpu: GpuState) -> bytes:
+    """The header of PCI's configuration space, type 0, without capabilities: NVIDIA's tools look there for vGPU's."""
+    memory_and_bus_master, revision, interface, subclass, display = 0x0006, 0xA1, 0x00, 0x02, 0x03
+    (registers, _, _), (memory, _, _), _, (more, _, _), *_ = _bars(gpu)
+    words = (registers, *_wide_bar(memory), *_wide_bar(more), 0)
+    head = struct.pack("<HHHH", 0x10DE, gpu.pci_device_id, memory_and_bus_master, 0)
+    kind = struct.pack("<8B", revision, interface, subclass, display, 0, 0, 0, 0)
+    return (head + kind + struct.pack("<6I", *words)).ljust(256, b"\0")
+
+
+def _wide_bar(address: int) -> tuple[int, int]:
+    """The two words of a prefetchable BAR of 64 bits."""
+    return address & 0xFFFFFFFF | 0xC, address >> 32
 
 
 def _process_entries(process: Process, gpu: GpuState) -> Iterator[tuple[str, _Entry]]:
