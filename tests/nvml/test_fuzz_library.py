@@ -1,0 +1,81 @@
+"""Whatever answers at the socket, and whatever a client passes, the library answers one of NVML's codes.
+
+Each runs as it is built and under AddressSanitizer, UBSan and LeakSanitizer; `make fuzz` looks for new inputs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from nvml.fuzz import programs, proxy, record, served
+
+pytestmark = [pytest.mark.library, pytest.mark.timeout(300), pytest.mark.xdist_group("fuzz")]
+
+VARIANTS = ["plain", "sanitized"]
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request):
+    return request.param
+
+
+@pytest.fixture
+def simulator(tmp_path):
+    with served.served(tmp_path / "sim.sock") as simulator, served.lively(simulator):
+        yield simulator
+
+
+def call_everything(variant: str, rounds: int, seed: int, socket) -> programs.Ended:
+    program = programs.build("every_call", variant)
+    return programs.run([program, str(rounds), str(seed)], socket=socket, names="\n".join(programs.exported(variant)))
+
+
+@pytest.mark.parametrize(
+    ("variant", "marks"), [("sanitized", ["__asan_init", "__ubsan_handle"]), ("threads", ["__tsan_func_entry"])]
+)
+def test_the_sanitizers_are_in_the_library(variant, marks):
+    programs.build("every_call", variant)
+    symbols = subprocess.run(
+        ["nm", "-D", programs.LIBRARIES[variant] / "libnvidia-ml.so.1"], capture_output=True, text=True, check=True
+    ).stdout
+    assert [mark for mark in marks if mark not in symbols] == []
+
+
+def test_every_function_bears_any_arguments(variant, simulator):
+    ended = call_everything(variant, 40, 1, simulator.path)
+    assert ended.status == 0, ended.report
+
+
+def test_every_function_without_a_simulator(variant, tmp_path):
+    ended = call_everything(variant, 4, 1, tmp_path / "none.sock")
+    assert ended.status == 0, ended.report
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_function_bears_a_hostile_simulator(variant, simulator, tmp_path, seed):
+    with proxy.between(simulator.path, tmp_path / "hostile.sock", proxy.hostile(seed)):
+        ended = call_everything(variant, 4, seed, tmp_path / "hostile.sock")
+    assert ended.status == 0, ended.report
+
+
+def test_the_corpus_is_harmless(variant):
+    inputs = sorted(programs.CORPUS.glob("*.bin"))
+    ended = programs.run([programs.build("answers", variant), *inputs])
+    assert (ended.status, f"{len(inputs)} inputs" in ended.report) == (0, True), ended.report
+
+
+def test_new_spoiled_answers_are_harmless(variant, tmp_path):
+    program = programs.build("answers", variant)
+    ended = programs.run([program, "-t", "5", "-s", "1", "-o", tmp_path, *sorted(programs.CORPUS.glob("*.bin"))])
+    assert ended.status == 0, ended.report
+
+
+def test_the_recorded_answers_know_every_function():
+    recorded = record.list_functions(programs.ANSWERS.read_bytes())
+    assert [name for name in record.list_functions(record.record()) if name not in recorded] == []
+
+
+def test_threads_do_not_race(simulator):
+    ended = programs.run([programs.build("threads", "threads"), "8", "6"], socket=simulator.path)
+    assert ended.status == 0, ended.report

@@ -1,0 +1,140 @@
+"""Whatever a client sends, the simulator goes on. The same inputs each run; `make fuzz` looks for new ones."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nvml.fuzz import served
+from nvml.fuzz.conversations import ADMIN, CALLS, HELLO, WAIT_EVENT, conversations, frame, text
+from polling import until
+from tesela.edge.nvml import codes
+from tesela.edge.simulator import calls, server
+from tesela.edge.simulator.frames import FrameStream
+from tesela.edge.simulator.machine import build_machine
+
+GPUS = build_machine(served.MACHINE).visible_uuids()
+CORPUS = sorted((Path(__file__).parent / "fuzz" / "corpus" / "server").glob("*.bin"))
+
+
+def have(*talks: list[bytes]) -> list[tuple[int, int]]:
+    with tempfile.TemporaryDirectory() as folder, served.served(Path(folder) / "sim.sock") as simulator:
+        return served.hold_out(simulator, talks)
+
+
+@pytest.fixture
+def simulator(tmp_path):
+    with served.served(tmp_path / "sim.sock") as simulator:
+        yield simulator
+
+
+def dial(simulator) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(str(simulator.path))  # waits for its turn; with a timeout it would be turned away
+    connection.settimeout(10)
+    return connection
+
+
+def admin(document: str) -> bytes:
+    return frame(ADMIN, text(document.encode()))
+
+
+def test_the_fuzzer_knows_every_call():
+    assert set(calls.CALLS) <= set(CALLS)
+
+
+@given(talks=st.lists(conversations(GPUS), min_size=1, max_size=3))
+@settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_no_client_harms_the_simulator(talks):
+    have(*talks)
+
+
+@pytest.mark.parametrize("found", CORPUS, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_harmless(found):
+    have([found.read_bytes()])
+
+
+# What was found, by name
+
+
+def test_json_too_deep_to_read_is_refused():
+    assert have([HELLO, admin("[" * 20000)])[1] == (7, codes.INVALID_ARGUMENT)
+
+
+def test_a_delay_beyond_any_number_is_refused():
+    document = f'{{"op": "slow", "function": "get_name", "seconds": 1{"0" * 400}}}'
+    assert have([HELLO, admin(document)])[1] == (7, codes.INVALID_ARGUMENT)
+
+
+@pytest.mark.parametrize("payload", [b"", b"TSI", b"TSIM\x01", b"TSIM\x01\0\x01\0more"])
+def test_half_a_hello_is_answered(payload):
+    assert have([frame(0, payload, 1)])[0] == (1, codes.INVALID_ARGUMENT)
+
+
+def test_a_frame_that_trickles_in_is_not_waited_for_beyond_its_time():
+    # Each byte comes in time, the frame as a whole does not.
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(struct.pack("<I", 100))
+        trickle = subprocess.Popen([sys.executable, "-c", TRICKLE, str(far.fileno())], pass_fds=[far.fileno()])
+        try:
+            with pytest.raises(TimeoutError):
+                FrameStream(near, frame_s=0.5).receive()
+        finally:
+            trickle.kill()
+            trickle.wait()
+
+
+TRICKLE = """
+import socket, sys, time
+far = socket.socket(fileno=int(sys.argv[1]))
+for _ in range(100):
+    far.send(b"x")
+    time.sleep(0.1)
+"""
+
+
+def test_a_simulator_out_of_descriptors_goes_on(simulator):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with dial(simulator) as early:
+        early.sendall(HELLO)
+        waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(s.fileno() for s in waiting) + 1, limits[1]))
+        try:
+            for connection in waiting:
+                connection.connect(str(simulator.path))
+            early.sendall(frame(0x0012, b""))
+            early.recv(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for connection in waiting:
+            connection.close()
+    with dial(simulator) as late:
+        late.sendall(HELLO)
+        assert late.recv(4) != b""
+
+
+def test_a_client_that_leaves_while_it_waits_for_an_event_is_let_go(simulator):
+    with dial(simulator) as connection:
+        registration = text(GPUS[0].encode()) + struct.pack("<QQ", 2**64 - 1, 0)
+        connection.sendall(HELLO + frame(WAIT_EVENT, struct.pack("<I", 1) + registration + b"\xff\xff\xff\xff"))
+        connection.recv(4)
+    assert until(lambda: not simulator._open, 8)
+
+
+def test_more_clients_than_the_limit_harm_nobody(simulator):
+    # All at once: a burst waits for its turn, it is not turned away.
+    crowd = [dial(simulator) for _ in range(server.MAX_CONNECTIONS + 8)]
+    crowd[0].sendall(HELLO)
+    answer = crowd[0].recv(4)
+    for connection in crowd:
+        connection.close()
+    assert answer != b""
