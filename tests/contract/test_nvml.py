@@ -152,10 +152,13 @@ def test_asking_for_the_current_mode_takes_the_pending_one_back(world):
     assert world.nvml.get_mig_mode(world.gpu(A100)) == MigMode(current=1, pending=1)
 
 
-def test_mig_stays_on_while_instances_live(world):
-    world.nvml.set_mig_mode(world.gpu(H100), codes.MIG_ENABLED)
-    world.nvml.create_gpu_instance(world.gpu(H100), ONE_G, at(0, 1))
-    assert world.nvml.set_mig_mode(world.gpu(H100), codes.MIG_DISABLED) == codes.IN_USE
+@pytest.mark.parametrize("model", [A100, H100])
+def test_a_gpu_with_live_instances_refuses_to_leave_mig_mode_and_nothing_is_pending(world, model):
+    gpu = world.gpu(model)
+    world.nvml.set_mig_mode(gpu, codes.MIG_ENABLED)
+    world.nvml.create_gpu_instance(gpu, ONE_G, at(0, 1))
+    answer = code_of(world.nvml.set_mig_mode, gpu, codes.MIG_DISABLED)
+    assert (answer, world.nvml.get_mig_mode(gpu)) == (codes.IN_USE, MigMode(current=1, pending=1))
 
 
 def test_a_mode_that_does_not_exist_is_an_invalid_argument(world):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from contract.nvml_backends import code_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -75,8 +76,13 @@ class UsedGpu(RuleBasedStateMachine):
 
     @rule(mode=st.sampled_from([0, 1]))
     def toggle(self, mode):
-        status = self.nvml.set_mig_mode(self.gpu, mode)
-        assert (status == codes.SUCCESS) == (self.state().mig_current == mode)
+        before = self.state()
+        if mode != before.mig_current and before.instances:
+            assert code_of(self.nvml.set_mig_mode, self.gpu, mode) == codes.IN_USE
+            assert self.state() == before
+        else:
+            status = self.nvml.set_mig_mode(self.gpu, mode)
+            assert (status == codes.SUCCESS) == (self.state().mig_current == mode)
 
     @rule()
     def reset(self):

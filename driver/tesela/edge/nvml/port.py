@@ -234,7 +234,10 @@ class Nvml(Protocol):
         ...
 
     def set_mig_mode(self, gpu_uuid: str, mode: int) -> int:
-        """nvmlDeviceSetMigMode: returns the activation status; IN_USE or RESET_REQUIRED there means pending only."""
+        """nvmlDeviceSetMigMode: returns the activation status; IN_USE or RESET_REQUIRED there means pending only.
+
+        IN_USE as an error: GPU instances live, so that MIG mode cannot be left; nothing is pending then.
+        """
         ...
 
     def get_gpu_instance_profile_info(self, gpu_uuid: str, profile_enum: int) -> GpuInstanceProfileInfo:

@@ -118,17 +118,21 @@ class SimulatedGpu:
         """Returns the activation status; the call succeeds even where only the pending mode changes.
 
         Ampere waits for a reset; Hopper and later change at once if no client uses the GPU (MIG guide, enabling MIG).
+        While GPU instances live the call itself fails with IN_USE and nothing becomes pending. The header is silent
+        about that; field reports show both modes still Enabled after it, and no failure in the activation status.
         """
         if self.vgpu:
             raise Refused(codes.NOT_SUPPORTED)
         if mode not in {codes.MIG_DISABLED, codes.MIG_ENABLED}:
             raise Refused(codes.INVALID_ARGUMENT)
+        if forced_status is None and mode != self.mig and self.instances:
+            raise Refused(codes.IN_USE)
         self.pending = mode
         if forced_status is not None:
             return forced_status
         if mode == self.mig:
             return codes.SUCCESS
-        if self.processes or self.instances:
+        if self.processes:
             return codes.IN_USE
         if not self.model.resetless_mig:
             return codes.RESET_REQUIRED
