@@ -9,6 +9,7 @@
 #include "events.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -132,6 +133,17 @@ nvmlReturn_t session_count_down(void)
     return NVML_SUCCESS;
 }
 
+/* Never standard input, output or error, where the client closed those: what it prints would reach the simulator. */
+static int open_socket(void)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return higher;
+}
+
 /* A socket of a slot of its own, so that a fork in any moment finds every descriptor. NULL: no slot or no descriptor. */
 static struct connection *open_slot(struct sockaddr_un *to)
 {
@@ -141,7 +153,7 @@ static struct connection *open_slot(struct sockaddr_un *to)
         if (connections[i].state == SLOT_FREE)
             slot = &connections[i];
     if (slot) {
-        *slot = (struct connection){.state = SLOT_USED, .fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+        *slot = (struct connection){.state = SLOT_USED, .fd = open_socket()};
         slot->epoch = atomic_load(&epoch);
         *to = address;
         if (slot->fd < 0) {

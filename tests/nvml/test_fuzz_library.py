@@ -6,6 +6,7 @@ Each runs as it is built and under AddressSanitizer, UBSan and LeakSanitizer; `m
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 from nvml.fuzz import programs, proxy, record, served
@@ -79,3 +80,23 @@ def test_the_recorded_answers_know_every_function():
 def test_threads_do_not_race(simulator):
     ended = programs.run([programs.build("threads", "threads"), "8", "6"], socket=simulator.path)
     assert ended.status == 0, ended.report
+
+
+WITHOUT_STREAMS = """
+import ctypes, os, sys
+library, report = ctypes.CDLL(sys.argv[1]), os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
+for stream in 0, 1, 2:
+    os.close(stream)
+code = library.nvmlInit_v2()
+taken = [fd for fd in (0, 1, 2) if os.path.exists(f"/proc/self/fd/{fd}")]
+os.write(report, repr((code, taken)).encode())
+os._exit(0)
+"""
+
+
+def test_a_client_without_standard_streams_does_not_print_to_the_simulator(simulator, tmp_path):
+    report = tmp_path / "report"
+    library = programs.LIBRARIES["plain"] / "libnvidia-ml.so.1"
+    command = [sys.executable, "-c", WITHOUT_STREAMS, library, report]
+    subprocess.run(command, env={"TESELA_SIM_SOCKET": str(simulator.path)}, check=True)
+    assert report.read_text() == "(0, [])"
