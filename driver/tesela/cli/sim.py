@@ -14,7 +14,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from tesela.cli.sim_arguments import add_operations
+from tesela.cli.sim_arguments import add_operations, check_usage
+from tesela.cli.sim_hold import hold_gpu
 from tesela.cli.sim_status import render_status
 from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.simulator.admin import SimulatorAdmin
@@ -29,6 +30,8 @@ SOCKET_VARIABLE: Final = "TESELA_SIM_SOCKET"
 _FIELDS: Final = (
     *("function", "code", "activation_status", "when", "after", "times", "forever", "seconds"),
     *("gpu", "pid", "gi", "ci", "kind", "name", "absent", "force", "driver_only", "state", "cluster_uuid", "clique_id"),
+    *("real", "memory_mib", "xid", "mode", "corrected", "uncorrected", "sram", "volatile_only"),
+    *("correctable", "uncorrectable", "pending", "failure", "action"),
 )
 
 
@@ -58,20 +61,38 @@ def run(args: argparse.Namespace) -> int:
         return _say(f"no socket: give --socket PATH or set {SOCKET_VARIABLE}", EXIT_USAGE)
     if args.op == "serve":
         return _serve(args)
+    wrong = check_usage(args)
+    if wrong is not None:
+        return _say(wrong, EXIT_USAGE)
     admin = SimulatorAdmin(args.socket)
     try:
-        answer = admin.send(_document(args))
+        answer = _perform(args, admin)
     except DocumentError as error:
         return _say(str(error), EXIT_REFUSED)
     except NvmlError as error:
         return _say(error.text, EXIT_UNREACHABLE)
     finally:
         admin.close()
-    if args.output == "json":
+    if answer is not None and args.output == "json":
         print(json.dumps(answer, indent=2))
-    elif args.op == "status":
+    elif answer is not None and args.op == "status":
         print(render_status(answer))
     return 0
+
+
+def _perform(args: argparse.Namespace, admin: SimulatorAdmin) -> dict[str, Any] | None:
+    """The answer, or None where the operation stayed in the foreground and has shown everything."""
+    if args.op == "status" and args.watch:
+        from rich.console import Console  # noqa: PLC0415 - costs every other operation its start-up time
+
+        from tesela.cli.sim_watch import watch_status  # noqa: PLC0415 - likewise
+
+        watch_status(admin, Console())
+        return None
+    if args.op == "busy" and args.pid is None:
+        hold_gpu(admin, _document(args))
+        return None
+    return admin.send(_document(args))
 
 
 def _serve(args: argparse.Namespace) -> int:

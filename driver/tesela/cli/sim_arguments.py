@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tesela.edge.nvml import codes
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse names no public type
 
+_RECOVERY_ACTIONS: Final = ", ".join(f"{number} {name}" for number, name in codes.RECOVERY_ACTIONS.items())
+
 
 def add_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
     """Declares every operation but `serve`; yields their parsers."""
-    yield _operation(operations, "status", "show GPUs, instances, processes, faults, and the calls that these hold up")
+    does = "show GPUs, instances, processes, health, faults, and the calls that these hold up"
+    status = _operation(operations, "status", does, "tesela sim status --watch")
+    status.add_argument("--watch", action="store_true", help="the MIG map, drawn again at each change, until Ctrl-C")
+    yield status
     yield from _misbehaviour_operations(operations)
+    yield from _process_operations(operations)
     yield from _gpu_operations(operations)
+    yield from _health_operations(operations)
+
+
+def check_usage(args: argparse.Namespace) -> str | None:
+    """What is wrong with the arguments together, which argparse cannot tell; None if nothing is."""
+    if args.op == "status" and args.watch and args.output == "json":
+        return "--watch shows a map; for a program, ask for `-o json` again and again"
+    if args.op == "busy" and args.pid is None and args.real:
+        return "--real needs a PID; without a PID this command itself is the process"
+    return None
 
 
 def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
@@ -50,23 +66,30 @@ def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.Argume
     yield _operation(operations, "release", "forget all faults and latencies, and let hung calls go on")
 
 
-def _gpu_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
+def _process_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
     busy = _gpu_operation(
-        operations, "busy", "open a process on a GPU or an instance", "tesela sim busy 0 4711 --gi 13"
+        operations,
+        "busy",
+        "open a process on a GPU or an instance",
+        "tesela sim busy 0 4711 --gi 13\n  tesela sim busy 0 $$ --real --memory-mib 2048\n  tesela sim busy 0",
     )
-    busy.add_argument("pid", type=int)
+    busy.add_argument("pid", type=int, nargs="?", help="left out: this command is the process, until Ctrl-C")
+    busy.add_argument("--real", action="store_true", help="the process exists, and leaves the GPU when it ends")
     busy.add_argument("--gi", type=int, help="in this GPU instance")
     busy.add_argument("--ci", type=int, help="in this compute instance of it")
     busy.add_argument(
         "--kind", choices=("compute", "graphics", "open"), help="open: holds the device file, NVML does not list it"
     )
     busy.add_argument("--name", help="the process's name")
+    busy.add_argument("--memory-mib", dest="memory_mib", type=int, metavar="N", help="GPU memory that it holds")
     yield busy
 
     idle = _gpu_operation(operations, "idle", "end a process on a GPU", "tesela sim idle 0 4711")
     idle.add_argument("pid", type=int)
     yield idle
 
+
+def _gpu_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
     lose = _gpu_operation(operations, "lose", "a GPU falls off the bus", "tesela sim lose 1")
     lose.add_argument("--absent", action="store_true", help="NVML does not know it any more")
     yield lose
@@ -88,6 +111,39 @@ def _gpu_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]
     fabric.add_argument("--cluster-uuid", dest="cluster_uuid")
     fabric.add_argument("--clique-id", dest="clique_id", type=int)
     yield fabric
+
+
+def _health_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
+    xid = _gpu_operation(operations, "xid", "the driver reports an Xid", "tesela sim xid 0 94 --gi 13 --ci 0")
+    xid.add_argument("xid", type=int, help="its number in NVIDIA's catalogue, as in 79")
+    xid.add_argument("--gi", type=int, help="attributed to this GPU instance")
+    xid.add_argument("--ci", type=int, help="attributed to this compute instance of it")
+    yield xid
+
+    ecc = _gpu_operation(operations, "ecc", "memory errors, or the ECC mode", "tesela sim ecc 0 --uncorrected 1")
+    ecc.add_argument("--corrected", type=int, metavar="N", help="N single-bit errors more")
+    ecc.add_argument("--uncorrected", type=int, metavar="N", help="N double-bit errors more")
+    ecc.add_argument("--sram", action="store_true", help="in SRAM, not in DRAM")
+    ecc.add_argument(
+        "--volatile-only", dest="volatile_only", action="store_true", help="not in the counts of the GPU's life"
+    )
+    ecc.add_argument("--mode", choices=("on", "off"), help="the ECC mode from the next reset on")
+    yield ecc
+
+    remap = _gpu_operation(
+        operations, "remap", "memory rows are remapped", "tesela sim remap 0 --uncorrectable 1 --pending"
+    )
+    remap.add_argument("--correctable", type=int, metavar="N", help="N rows more, for correctable errors")
+    remap.add_argument("--uncorrectable", type=int, metavar="N", help="N rows more, for uncorrectable errors")
+    remap.add_argument("--pending", action="store_true", help="from the next reset on")
+    remap.add_argument("--failure", action="store_true", help="a remapping failed: the board is to be replaced")
+    yield remap
+
+    recovery = _gpu_operation(
+        operations, "recovery-action", "what NVML says must be done", "tesela sim recovery-action 0 GPU_RESET"
+    )
+    recovery.add_argument("action", type=_recovery_action, help="by name or number: " + _RECOVERY_ACTIONS)
+    yield recovery
 
 
 def _operation(operations: Subparsers, name: str, does: str, example: str = "") -> argparse.ArgumentParser:
@@ -120,3 +176,11 @@ def _code(text: str) -> int:
     if name not in codes.RETURN_CODES:
         raise argparse.ArgumentTypeError(f"{text!r} is no return code; known are {', '.join(codes.RETURN_CODES)}")
     return codes.RETURN_CODES[name]
+
+
+def _recovery_action(text: str) -> int:
+    by_name = {name: number for number, name in codes.RECOVERY_ACTIONS.items()}
+    name = text.upper().replace("-", "_").removeprefix("NVML_GPU_RECOVERY_ACTION_")
+    if not text.isdecimal() and name not in by_name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no recovery action; known are {_RECOVERY_ACTIONS}")
+    return int(text) if text.isdecimal() else by_name[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 _MODES = {0: "off", 1: "on"}
@@ -9,37 +10,100 @@ _MODES = {0: "off", 1: "on"}
 
 def render_status(status: dict[str, Any]) -> str:
     """The answer of the status operation as lines for people; `-o json` has every field."""
-    lines = [
-        f"driver {status['driver_version']}, loaded {status['driver_loads']} time(s), boot {status['boot_id']}",
-    ]
-    for call in status["calls"]:
-        gpu = f" on {call['gpu']}" if call["gpu"] else ""
-        hint = "; `tesela sim release` lets it go on" if call["phase"] == "hung" else ""
-        lines.append(f"under way: {call['function']}{gpu} ({call['phase']}{hint})")
+    lines = [_render_node(status)]
+    lines.extend(f"under way: {_render_call(call)}" for call in status["calls"])
     for gpu in status["gpus"]:
-        lines.extend(_gpu_lines(gpu))
-    lines.extend(f"injected {_misbehaviour(what)}" for what in status["misbehaviours"])
+        lines.append(f"{_render_gpu_name(gpu)} {_render_gpu(gpu)}")
+        lines.extend(f"  gi {instance['gi_id']} {_render_instance(instance)}" for instance in gpu["instances"])
+        lines.extend(f"  process {process['pid']} {_render_process(process)}" for process in gpu["processes"])
+        lines.append(f"  health {render_health(gpu['health'])}")
+    lines.extend(f"injected {_render_misbehaviour(what)}" for what in status["misbehaviours"])
     return "\n".join(lines)
 
 
-def _gpu_lines(gpu: dict[str, Any]) -> list[str]:
+def list_facts(status: dict[str, Any]) -> dict[str, str]:
+    """The same by what each line is about, so that two moments can be compared."""
+    facts = {"node": _render_node(status)}
+    for gpu in status["gpus"]:
+        name = _render_gpu_name(gpu)
+        facts[name] = _render_gpu(gpu)
+        for instance in gpu["instances"]:
+            facts[f"{name} gi {instance['gi_id']}"] = _render_instance(instance)
+        for process in gpu["processes"]:
+            facts[f"{name} process {process['pid']}{_render_place(process)}"] = _render_process(process)
+        facts[f"{name} health"] = render_health(gpu["health"])
+    facts |= {f"under way: {_render_call(call)}": "" for call in status["calls"]}
+    return facts | {f"injected {_render_misbehaviour(what)}": "" for what in status["misbehaviours"]}
+
+
+def list_remarks(status: dict[str, Any]) -> Iterator[str]:
+    """What the MIG map does not show: pending modes, processes, calls that are held up, faults."""
+    for gpu in status["gpus"]:
+        name = _render_gpu_name(gpu)
+        if gpu["mig_pending"] != gpu["mig_current"]:
+            yield f"{name} MIG {_render_mode(gpu)}"
+        yield from (f"{name} process {process['pid']} {_render_process(process)}" for process in gpu["processes"])
+    yield from (f"under way: {_render_call(call)}" for call in status["calls"])
+    yield from (f"injected {_render_misbehaviour(what)}" for what in status["misbehaviours"])
+
+
+def render_health(health: dict[str, Any]) -> str:
+    """One line: ECC errors since the last reset (and of the GPU's life), remapped rows, recovery action."""
+    mode = _MODES[health["ecc_current"]]
+    if health["ecc_pending"] != health["ecc_current"]:
+        mode += f" ({_MODES[health['ecc_pending']]} after a reset)"
+    corrected, uncorrected = (
+        f"{health[f'{kind}_volatile']} ({health[f'{kind}_aggregate']} in all) {kind}"
+        for kind in ("corrected", "uncorrected")
+    )
+    rows = f"{health['remapped_correctable']} + {health['remapped_uncorrectable']} rows remapped"
+    rows += ", PENDING" if health["remap_pending"] else ""
+    rows += ", FAILED" if health["remap_failure"] else ""
+    return f"ECC {mode}, {corrected}, {uncorrected}; {rows}; recovery action {health['recovery_action']}"
+
+
+def _render_node(status: dict[str, Any]) -> str:
+    return f"driver {status['driver_version']}, loaded {status['driver_loads']} time(s), boot {status['boot_id']}"
+
+
+def _render_call(call: dict[str, Any]) -> str:
+    gpu = f" on {call['gpu']}" if call["gpu"] else ""
+    hint = "; `tesela sim release` lets it go on" if call["phase"] == "hung" else ""
+    return f"{call['function']}{gpu} ({call['phase']}{hint})"
+
+
+def _render_gpu_name(gpu: dict[str, Any]) -> str:
     index = "-" if gpu["index"] is None else gpu["index"]
+    return f"GPU {index} {gpu['uuid']}"
+
+
+def _render_gpu(gpu: dict[str, Any]) -> str:
+    head = f"{gpu['product_name']} {gpu['pci_bus_id']} minor {gpu['minor']} MIG {_render_mode(gpu)}"
+    return head if gpu["presence"] == "present" else f"{head} {gpu['presence'].upper()}"
+
+
+def _render_mode(gpu: dict[str, Any]) -> str:
     mode = _MODES[gpu["mig_current"]]
     if gpu["mig_pending"] != gpu["mig_current"]:
         mode += f" ({_MODES[gpu['mig_pending']]} after a reset)"
-    head = f"GPU {index} {gpu['uuid']} {gpu['product_name']} {gpu['pci_bus_id']} minor {gpu['minor']} MIG {mode}"
-    lines = [head if gpu["presence"] == "present" else f"{head} {gpu['presence'].upper()}"]
-    for instance in gpu["instances"]:
-        placement = instance["placement"]
-        devices = ", ".join(c["mig_uuid"] for c in instance["compute_instances"]) or "no compute instance"
-        where = f"{placement['start']}:{placement['size']}"
-        lines.append(f"  gi {instance['gi_id']} {instance['profile']} at {where} {devices}")
-    for process in gpu["processes"]:
-        place = "".join(f" {key} {process[f'{key}_id']}" for key in ("gi", "ci") if process[f"{key}_id"] is not None)
-        lines.append(f"  process {process['pid']} {process['name']} ({process['kind']}){place}")
-    return lines
+    return mode
 
 
-def _misbehaviour(what: dict[str, Any]) -> str:
+def _render_instance(instance: dict[str, Any]) -> str:
+    placement = instance["placement"]
+    devices = ", ".join(c["mig_uuid"] for c in instance["compute_instances"]) or "no compute instance"
+    return f"{instance['profile']} at {placement['start']}:{placement['size']} {devices}"
+
+
+def _render_process(process: dict[str, Any]) -> str:
+    memory = f" {process['memory_bytes'] >> 20} MiB" if process["memory_bytes"] else ""
+    return f"{process['name']} ({process['kind']}){_render_place(process)}{memory}"
+
+
+def _render_place(process: dict[str, Any]) -> str:
+    return "".join(f" {key} {process[f'{key}_id']}" for key in ("gi", "ci") if process[f"{key}_id"] is not None)
+
+
+def _render_misbehaviour(what: dict[str, Any]) -> str:
     details = ", ".join(f"{name} {value}" for name, value in what.items() if value is not None and name != "kind")
     return f"{what['kind']}: {details}"

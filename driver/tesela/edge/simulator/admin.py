@@ -9,20 +9,20 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, get_args
+from typing import Final
 
 from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import FabricInfo
+from tesela.edge.simulator.admin_fields import Document, Fields
+from tesela.edge.simulator.admin_health import HEALTH_OPERATIONS
+from tesela.edge.simulator.admin_processes import PROCESS_OPERATIONS
 from tesela.edge.simulator.connection import Connections
 from tesela.edge.simulator.faults import Fault, Hang, Latency
-from tesela.edge.simulator.gpu import Process, ProcessKind
 from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.state import MachineState
 from tesela.edge.simulator.wire import ADMIN, TEXT, Reader
 
-T = TypeVar("T")
-Document: TypeAlias = dict[str, Any]
 ADMIN_TIMEOUT_S: Final = 30.0
 
 
@@ -58,7 +58,7 @@ def perform_admin(machine: Machine, text: str) -> str:
         raise DocumentError("op", f"the request is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise DocumentError("op", "the request is no JSON object")
-    fields = _Fields(document)
+    fields = Fields(document)
     operation = _OPERATIONS.get(fields.text("op"))
     if operation is None:
         raise DocumentError("op", f"unknown operation {document['op']!r}; known are {', '.join(_OPERATIONS)}")
@@ -71,64 +71,14 @@ def render_state(state: MachineState) -> Document:
     return dataclasses.asdict(state)
 
 
-class _Fields:
-    """The fields of one request; what nobody took is unknown to that operation."""
-
-    def __init__(self, document: Document) -> None:
-        self._document = dict(document)
-
-    def text(self, name: str) -> str:
-        value = self.optional_text(name)
-        if value is None:
-            raise DocumentError(name, "is missing")
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        return self._take(name, str)
-
-    def number(self, name: str) -> int:
-        value = self.optional_number(name)
-        if value is None:
-            raise DocumentError(name, "is missing")
-        return value
-
-    def optional_number(self, name: str) -> int | None:
-        value = self._take(name, int)
-        if isinstance(value, bool):
-            raise DocumentError(name, f"{value} is no number")
-        return value
-
-    def seconds(self, name: str) -> float:
-        value = self._take(name, object)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise DocumentError(name, "is missing or no number of seconds")
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise DocumentError(name, "is beyond any number of seconds") from error
-
-    def flag(self, name: str) -> bool:
-        return bool(self._take(name, bool))
-
-    def finish(self) -> None:
-        if self._document:
-            raise DocumentError(min(self._document), "is unknown to this operation")
-
-    def _take(self, name: str, kind: type[T]) -> T | None:
-        value = self._document.pop(name, None)
-        if value is not None and not isinstance(value, kind):
-            raise DocumentError(name, f"{value!r} has the wrong type")
-        return value
-
-
-def _status(machine: Machine, fields: _Fields) -> Document:
+def _status(machine: Machine, fields: Fields) -> Document:
     fields.finish()
     answer = render_state(machine.snapshot())
     armed = [dataclasses.asdict(what) | {"kind": type(what).__name__.lower()} for what in machine.misbehaviours()]
     return answer | {"misbehaviours": armed}
 
 
-def _fail(machine: Machine, fields: _Fields) -> None:
+def _fail(machine: Machine, fields: Fields) -> None:
     activation = fields.optional_number("activation_status")
     code = fields.optional_number("code")
     when = fields.optional_text("when") or "before"
@@ -147,7 +97,7 @@ def _fail(machine: Machine, fields: _Fields) -> None:
     machine.inject(fault)
 
 
-def _slow(machine: Machine, fields: _Fields) -> None:
+def _slow(machine: Machine, fields: Fields) -> None:
     latency = Latency(
         function=fields.text("function"), seconds=fields.seconds("seconds"), gpu=fields.optional_text("gpu")
     )
@@ -155,7 +105,7 @@ def _slow(machine: Machine, fields: _Fields) -> None:
     machine.inject(latency)
 
 
-def _hang(machine: Machine, fields: _Fields) -> None:
+def _hang(machine: Machine, fields: Fields) -> None:
     hang = Hang(
         function=fields.text("function"),
         gpu=fields.optional_text("gpu"),
@@ -166,7 +116,7 @@ def _hang(machine: Machine, fields: _Fields) -> None:
     machine.inject(hang)
 
 
-def _times(fields: _Fields) -> int | None:
+def _times(fields: Fields) -> int | None:
     """How many calls meet a misbehaviour: 1 where nothing is said, None for ever."""
     times = fields.optional_number("times")
     if not fields.flag("forever"):
@@ -176,48 +126,24 @@ def _times(fields: _Fields) -> int | None:
     return None
 
 
-def _release(machine: Machine, fields: _Fields) -> None:
+def _release(machine: Machine, fields: Fields) -> None:
     fields.finish()
     machine.release()
 
 
-def _busy(machine: Machine, fields: _Fields) -> None:
-    kind = fields.optional_text("kind") or "compute"
-    kinds: tuple[ProcessKind, ...] = get_args(ProcessKind)
-    chosen = next((known for known in kinds if known == kind), None)
-    if chosen is None:
-        raise DocumentError("kind", f"{kind!r} is none of {', '.join(kinds)}")
-    process = Process(
-        pid=fields.number("pid"),
-        gi_id=fields.optional_number("gi"),
-        ci_id=fields.optional_number("ci"),
-        kind=chosen,
-        name=fields.optional_text("name") or "simulated",
-    )
-    gpu = fields.text("gpu")
-    fields.finish()
-    machine.add_process(gpu, process)
-
-
-def _idle(machine: Machine, fields: _Fields) -> None:
-    gpu, pid = fields.text("gpu"), fields.number("pid")
-    fields.finish()
-    machine.remove_process(gpu, pid)
-
-
-def _lose(machine: Machine, fields: _Fields) -> None:
+def _lose(machine: Machine, fields: Fields) -> None:
     gpu, absent = fields.text("gpu"), fields.flag("absent")
     fields.finish()
     machine.lose(gpu, absent=absent)
 
 
-def _reset(machine: Machine, fields: _Fields) -> None:
+def _reset(machine: Machine, fields: Fields) -> None:
     gpu, force = fields.text("gpu"), fields.flag("force")
     fields.finish()
     machine.reset(gpu, force=force)
 
 
-def _reboot(machine: Machine, fields: _Fields) -> None:
+def _reboot(machine: Machine, fields: Fields) -> None:
     driver_only = fields.flag("driver_only")
     fields.finish()
     if driver_only:
@@ -226,13 +152,13 @@ def _reboot(machine: Machine, fields: _Fields) -> None:
         machine.reboot()
 
 
-def _next_gi_id(machine: Machine, fields: _Fields) -> None:
+def _next_gi_id(machine: Machine, fields: Fields) -> None:
     gpu, gi_id = fields.text("gpu"), fields.number("gi")
     fields.finish()
     machine.force_gi_id(gpu, gi_id)
 
 
-def _fabric(machine: Machine, fields: _Fields) -> None:
+def _fabric(machine: Machine, fields: Fields) -> None:
     gpu = fields.text("gpu")
     fabric = FabricInfo(
         cluster_uuid=fields.optional_text("cluster_uuid") or "",
@@ -245,14 +171,14 @@ def _fabric(machine: Machine, fields: _Fields) -> None:
     machine.set_fabric(gpu, fabric)
 
 
-_OPERATIONS: Final[dict[str, Callable[[Machine, _Fields], Document | None]]] = {
+_OPERATIONS: Final[dict[str, Callable[[Machine, Fields], Document | None]]] = {
     "status": _status,
     "fail": _fail,
     "slow": _slow,
     "hang": _hang,
     "release": _release,
-    "busy": _busy,
-    "idle": _idle,
+    **PROCESS_OPERATIONS,
+    **HEALTH_OPERATIONS,
     "lose": _lose,
     "reset": _reset,
     "reboot": _reboot,
