@@ -305,3 +305,34 @@ def test_mig_mode_takes_peers_away(world):
 def test_links_come_up_with_the_fabric(world, state, link):
     world.machine.set_fabric(world.h100, FabricInfo(cluster_uuid="", clique_id=0, state=state))
     assert ask(world, "nvmlDeviceGetNvLinkState", 0) == (link,)
+
+
+# Errors and events
+
+
+def test_registering_answers_the_last_event(world):
+    world.machine.raise_xid(world.h100, 79)
+    assert ask(world, "nvmlDeviceRegisterEvents", codes.EVENT_XID) == (world.machine.events.cursor,)
+
+
+@pytest.mark.parametrize("mask", [codes.EVENT_GPU_UNAVAILABLE, codes.EVENT_RECOVERY_ACTION | codes.EVENT_XID])
+def test_events_that_a_gpu_lacks_are_not_supported(world, mask):
+    assert world.code("nvmlDeviceRegisterEvents", world.gpu, numbers=(mask,)) == codes.NOT_SUPPORTED
+
+
+def test_events_of_a_mig_device_are_not_supported(world):
+    device = world.mig_device()
+    code = world.code("nvmlDeviceRegisterEvents", world.gpu, gi=device.gi_id, ci=device.ci_id, numbers=(8,))
+    assert code == codes.NOT_SUPPORTED
+
+
+def test_cleared_errors_are_gone(world):
+    def fail(health):
+        health.add_errors(codes.ECC_UNCORRECTED, 3, location=codes.MEMORY_LOCATION_DRAM)
+        return 0
+
+    counter = ("nvmlDeviceGetMemoryErrorCounter", codes.ECC_UNCORRECTED, codes.ECC_VOLATILE, codes.MEMORY_LOCATION_DRAM)
+    world.machine.change_health(world.h100, fail)
+    before = ask(world, *counter)
+    ask(world, "nvmlDeviceClearEccErrorCounts", codes.ECC_VOLATILE)
+    assert (before, ask(world, *counter)) == ((3,), (0,))
