@@ -53,8 +53,8 @@ proto: setup ## regenerates driver/tesela/pb from proto/
 e2e-build: setup ## what `make e2e` needs: Debian packages and binaries of Kubernetes, built once per machine (root)
 	PYTHONPATH=tests $(BIN)/python -m e2e.harness.build
 
-e2e: setup ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e on clusters side by side
+e2e: setup nvml-sim ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e on clusters side by side
 	$(BIN)/pytest tests/e2e -n $(E2E_CLUSTERS) --dist loadfile
 
-bench: setup ## what a prepare, a start and idling cost, against a real etcd and API server; writes bench.json
+bench: setup nvml-sim ## what a prepare, a start and idling cost, against a real etcd and API server; writes bench.json
 	PYTHONPATH=tests $(BIN)/python -m bench

@@ -47,7 +47,7 @@ class BenchNode:
             f"--node-name={NODE}",
             f"--pod-uid={self.identity.pod_uid}",
             f"--kubeconfig={self.identity.kubeconfig}",
-            f"--nvml=simulated:unix:{self.simulator.socket}",
+            "--nvml=real",
             f"--plugins-dir={self.plugins_dir}",
             f"--registry-dir={self.registry_dir}",
             f"--driver-root={self.simulator.driver_root}",
@@ -56,7 +56,9 @@ class BenchNode:
             f"--sys-root={host / 'sys'}",
         ]
         began = time.monotonic()
-        self.driver = driver = Process(self.plane.sandbox, "driver", argv)
+        self.driver = driver = Process(
+            self.plane.sandbox, "driver", argv, environment=self.simulator.client_environment
+        )
         self.plane.processes["driver"] = driver
         at = published.wait(driver)
         wait_until("the registrar's socket is there", self._find_registrar, timeout_s=10)

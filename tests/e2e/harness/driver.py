@@ -37,7 +37,7 @@ class Driver:
             f"--node-name={NODE}",
             f"--pod-uid={self.identity.pod_uid}",
             f"--kubeconfig={self.identity.kubeconfig}",
-            f"--nvml=simulated:unix:{self.simulator.socket}",
+            "--nvml=real",
             f"--driver-root={self.simulator.driver_root}",
             f"--dev-root={host}",
             f"--proc-root={host / 'proc'}",
@@ -45,7 +45,7 @@ class Driver:
             *self.arguments,
         ]
         name = f"driver-{self.identity.pod_name}"
-        self.process = Process(self.cluster.sandbox, name, argv)
+        self.process = Process(self.cluster.sandbox, name, argv, environment=self.simulator.client_environment)
         self.cluster.processes[name] = self.process
         wait_until("the kubelet registers the driver", lambda: self._is_registered(kubelet.log, before), timeout_s=30)
 

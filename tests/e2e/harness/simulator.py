@@ -11,7 +11,7 @@ from pathlib import Path
 from e2e.harness.build import HarnessError
 from e2e.harness.cluster import Cluster
 from e2e.harness.processes import Process, wait_until
-from e2e.harness.tesela_command import find_tesela
+from e2e.harness.tesela_command import find_nvml_library, find_tesela
 from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import SimulatorAdmin
@@ -53,6 +53,11 @@ class Simulator:
         self.process = Process(cluster.sandbox, "simulator", argv)
         cluster.processes["simulator"] = self.process
         wait_until("the simulator listens", self._listens, timeout_s=20)
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """What makes a process find these GPUs behind libnvidia-ml.so.1, as it finds real ones."""
+        return {"LD_LIBRARY_PATH": str(find_nvml_library().parent), "TESELA_SIM_SOCKET": str(self.socket)}
 
     def stop(self) -> None:
         """Ends the process; its GPUs and everything on them are gone."""

@@ -1,4 +1,4 @@
-"""Where the `tesela` command of this environment is."""
+"""Where the `tesela` command of this environment is, and the simulated libnvidia-ml.so.1."""
 
 from __future__ import annotations
 
@@ -14,3 +14,11 @@ def find_tesela() -> Path:
     if not command.exists():
         raise HarnessError(f"{command} is not there: run the tests by `make e2e`, which installs the package")
     return command
+
+
+def find_nvml_library() -> Path:
+    """The library that `make nvml-sim` builds, in a folder of its own."""
+    library = Path(__file__).resolve().parents[3] / "nvml-sim" / "build" / "libnvidia-ml.so.1"
+    if not library.exists():
+        raise HarnessError(f"{library} is not there: run the tests by `make e2e`, which builds it")
+    return library
