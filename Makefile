@@ -1,12 +1,13 @@
 # Every target sets up what it needs first; the README names `make demo` and `make test`.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 E2E_CLUSTERS ?= 2
+FUZZ_MINUTES ?= 10
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test nvml-sim test-nvml lint format proto e2e-build e2e bench
+.PHONY: help setup demo test nvml-sim test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,6 +36,12 @@ $(VENV)/.strangers: $(VENV)/.installed
 
 test-nvml: setup nvml-sim $(VENV)/.strangers ## the driver's NVML code and clients of others over that library
 	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/contract tests/nvml
+
+test-nvml-sanitized: setup nvml-sim $(VENV)/.strangers ## of test-nvml what runs under sanitizers: the contract, the Go binding, the fuzz corpus
+	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/nvml/test_sanitizers.py tests/nvml/test_fuzz_library.py
+
+fuzz: setup nvml-sim ## new bad input for the simulator and its library, for FUZZ_MINUTES (10)
+	PYTHONPATH=tests $(BIN)/python -m nvml.fuzz $(FUZZ_MINUTES)
 
 lint: setup ## ruff, mypy --strict, import rules, drift of the generated stubs
 	$(BIN)/ruff check .

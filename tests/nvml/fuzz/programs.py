@@ -57,6 +57,24 @@ def run(command: Sequence[str | Path], *, socket: Path | None = None, names: str
     return Ended(done.returncode, done.stdout.decode(errors="replace"))
 
 
+def preloaded(*, reports: Path) -> dict[str, str]:
+    """The environment in which a program that is not sanitized itself loads the sanitized library.
+
+    Leaks are not looked for there: Python and Go keep memory until their end. Reports are written to `reports`.PID.
+    """
+    runtimes = [
+        subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return {
+        "LD_LIBRARY_PATH": str(LIBRARIES["sanitized"]),
+        "TESELA_NVML_LIBRARY": str(LIBRARIES["sanitized"] / "libnvidia-ml.so.1"),
+        "LD_PRELOAD": " ".join(runtimes),
+        "ASAN_OPTIONS": f"detect_leaks=0:abort_on_error=1:log_path={reports}",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:halt_on_error=1:log_path={reports}",
+    }
+
+
 def exported(variant: str = "plain") -> list[str]:
     """The functions that the library exports."""
     library = LIBRARIES[variant] / "libnvidia-ml.so.1"
