@@ -35,7 +35,8 @@ def clock():
 
 @pytest.fixture
 def world(clock):
-    return NamedWorld(Machine(parse_machine_spec("a100-40gb:mig*2,h100-80gb"), clock=clock))
+    spec = parse_machine_spec("a100-40gb:mig*2,h100-80gb")
+    return NamedWorld(Machine(spec, clock=clock, wall_clock=lambda: 1.5e9))
 
 
 def busy(world, **facts):
@@ -88,7 +89,7 @@ def test_answers_are_the_same_at_every_time(world, clock):
 
 @pytest.mark.parametrize("function", [name for name in NAMED if name.endswith(("Utilization", "UtilizationRates"))])
 def test_in_mig_mode_there_is_no_utilization(world, function):
-    assert world.code(function, world.gpu) == codes.NOT_SUPPORTED
+    assert world.code(function, world.gpu, numbers=(0,) * NAMED[function].numbers) == codes.NOT_SUPPORTED
 
 
 def test_a_mig_device_has_no_utilization(world):
@@ -104,6 +105,22 @@ def test_a_partition_that_works_draws_its_share(world):
     drawn.append(world.ask("nvmlDeviceGetPowerUsage", world.gpu).numbers[0])
     full = 400_000 * 9 // 10
     assert drawn[1] - drawn[0] == int((full - drawn[0]) * 3 / 7)
+
+
+def test_processes_share_the_utilization(world):
+    for pid in (8, 7):
+        world.machine.add_process(world.h100, Process(pid=pid))
+    gpu_percent, memory_percent = (percent // 2 for percent in ask(world, "nvmlDeviceGetUtilizationRates"))
+    samples = ask(world, "nvmlDeviceGetProcessUtilization", 0)
+    assert samples == tuple(x for pid in (7, 8) for x in (pid, 15 * 10**14, gpu_percent, memory_percent, 0, 0))
+
+
+@pytest.mark.parametrize(("since_us", "pids"), [(0, []), (15 * 10**14, [7])])
+def test_without_a_later_sample_no_process_is_found(world, since_us, pids):
+    for pid in pids:
+        world.machine.add_process(world.h100, Process(pid=pid))
+    code = world.code("nvmlDeviceGetProcessUtilization", world.h100, numbers=(since_us,))
+    assert code == codes.NOT_FOUND
 
 
 @pytest.mark.parametrize("model", list_models())

@@ -42,10 +42,17 @@ ChangeHook: TypeAlias = Callable[[GpuState], None]
 class Machine:
     """The state behind `SimulatedNvml`. GPUs are named by UUID or by NVML index as text."""
 
-    def __init__(self, spec: MachineSpec, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        spec: MachineSpec,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         check_machine_spec(spec)
         self.spec = spec
         self.clock = clock
+        self.wall_clock = wall_clock
         self.on_call: list[CallHook] = []
         self.on_change: list[ChangeHook] = []
         self.on_restart: list[RestartHook] = []

@@ -72,9 +72,29 @@ def _utilization(asked: Asked) -> NamedAnswer:
     """NOT_SUPPORTED on a MIG device and on a GPU in MIG mode."""
     if asked.is_mig_device or asked.gpu.mig == codes.MIG_ENABLED:
         raise Refused(codes.NOT_SUPPORTED)
-    if not busy_share(asked.gpu):
-        return NamedAnswer((0, 0))
-    return NamedAnswer((_BUSY_PERCENT - _spread(asked.gpu), _BUSY_MEMORY_PERCENT - _spread(asked.gpu)))
+    return NamedAnswer(_utilization_percent(asked.gpu))
+
+
+def _utilization_percent(gpu: SimulatedGpu) -> tuple[int, int]:
+    if not busy_share(gpu):
+        return 0, 0
+    return _BUSY_PERCENT - _spread(gpu), _BUSY_MEMORY_PERCENT - _spread(gpu)
+
+
+def _process_utilization(asked: Asked) -> NamedAnswer:
+    """Of each process that computes: pid, time in microseconds, and percent of SMs, memory, encoder and decoder.
+
+    There is always a sample of just now; NOT_FOUND where none is later than the time asked for.
+    """
+    gpu, (since_us,) = asked.gpu, asked.request.numbers
+    if gpu.mig == codes.MIG_ENABLED:
+        raise Refused(codes.NOT_SUPPORTED)
+    now_us = int(asked.machine.wall_clock() * 1e6)
+    pids = sorted({p.pid for p in gpu.processes if p.kind != "open"})
+    if not pids or since_us >= now_us:
+        raise Refused(codes.NOT_FOUND)
+    sm, memory = (percent // len(pids) for percent in _utilization_percent(gpu))
+    return NamedAnswer(tuple(chain.from_iterable((pid, now_us, sm, memory, 0, 0) for pid in pids)))
 
 
 def _engine_utilization(asked: Asked) -> NamedAnswer:
@@ -161,8 +181,9 @@ _BY_TYPE: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetTemperature": _temperature,
     "nvmlDeviceGetClockInfo": _clock,
     "nvmlDeviceGetPcieThroughput": _pcie_throughput,
+    "nvmlDeviceGetProcessUtilization": _process_utilization,
 }
-"""With one argument: which sensor, clock or counter."""
+"""With one argument: which sensor, clock or counter, or since when."""
 
 ROWS: Final[tuple[Row, ...]] = (
     *(GpuRow(function=function, target="G", rule=rule) for function, rule in _OF_A_GPU.items()),
