@@ -35,6 +35,7 @@ CallHook: TypeAlias = Callable[[str, Phase], None]
 """Told of every call by its port name, before it and after its success; what it raises reaches the caller."""
 RestartHook: TypeAlias = Callable[[MachineState], None]
 """Told of every reboot and driver reload, when all GPUs are back."""
+Clock: TypeAlias = Callable[[], float]
 ChangeHook: TypeAlias = Callable[[GpuState], None]
 """Told of every change of a GPU, under that GPU's lock, before the call returns."""
 
@@ -42,13 +43,7 @@ ChangeHook: TypeAlias = Callable[[GpuState], None]
 class Machine:
     """The state behind `SimulatedNvml`. GPUs are named by UUID or by NVML index as text."""
 
-    def __init__(
-        self,
-        spec: MachineSpec,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, spec: MachineSpec, *, clock: Clock = time.monotonic, wall_clock: Clock = time.time) -> None:
         check_machine_spec(spec)
         self.spec = spec
         self.clock = clock

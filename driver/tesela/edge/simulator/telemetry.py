@@ -7,7 +7,6 @@ time. Idle draw is taken to be an eighth of the board's power limit, full draw n
 
 from __future__ import annotations
 
-import time
 import uuid
 from itertools import chain
 from typing import Final
@@ -102,20 +101,6 @@ def _engine_utilization(asked: Asked) -> NamedAnswer:
     if asked.gpu.mig == codes.MIG_ENABLED:
         raise Refused(codes.NOT_SUPPORTED)
     return NamedAnswer((0, _SAMPLING_PERIOD_US))
-
-
-def _process_utilization(asked: Asked) -> NamedAnswer:
-    """Per process pid, time in microseconds since 1970, and percent of SMs, memory, encoder and decoder.
-
-    NOT_FOUND without a sample since then, NOT_SUPPORTED in MIG mode and on a MIG device.
-    """
-    sm_percent, memory_percent = _utilization(asked).numbers
-    now_us = time.time_ns() // 1000
-    working = [p for p in asked.gpu.processes if p.kind != "open"]
-    if not working or asked.request.numbers[0] >= now_us:
-        raise Refused(codes.NOT_FOUND)
-    shares = (sm_percent // len(working), memory_percent // len(working), 0, 0)
-    return NamedAnswer(tuple(chain.from_iterable((p.pid, now_us, *shares) for p in working)))
 
 
 def _temperature(asked: Asked) -> NamedAnswer:
