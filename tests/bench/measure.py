@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from e2e.harness.build import HarnessError
 from tesela.core.model import ClaimRef, Refusal
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.kubelet.client import PluginClient
-from tesela.edge.simulator.remote import RemoteNvml
 from tesela.edge.store.files import write_file
 from tesela.plugin.monitor import MACHINE_PERIOD_S
 
@@ -99,15 +103,20 @@ def time_synced_write(node: BenchNode, repeats: int = 300) -> list[float]:
         path.unlink(missing_ok=True)
 
 
-def time_nvml_call(node: BenchNode, repeats: int = 2000) -> list[float]:
-    """One call through the simulator's socket."""
-    nvml = RemoteNvml(node.simulator.socket, timeout_s=10)
-    nvml.init()
-    try:
-        uuid = nvml.get_uuid(0)
-        return [_time(lambda: nvml.get_minor_number(uuid)) for _ in range(repeats)]
-    finally:
-        nvml.shutdown()
+def time_nvml_call(node: BenchNode) -> list[float]:
+    """One call of NVML through libnvidia-ml.so.1, as its client sees it."""
+    environment = {**os.environ, **node.simulator.client_environment, "PYTHONPATH": str(Path(__file__).parents[1])}
+    measured = subprocess.run(
+        [sys.executable, "-m", "bench.nvml_call"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if measured.returncode:
+        raise HarnessError(f"NVML calls cannot be timed: {measured.stderr}")
+    return list(map(float, json.loads(measured.stdout)))
 
 
 def _prepare(kubelet: PluginClient, ref: ClaimRef) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from e2e.harness.progress import step
 from tesela.core.model import ClaimRef
@@ -24,6 +25,10 @@ from bench.measure import (
     time_synced_write,
 )
 from bench.node import BenchNode
+
+CREATE_GPU_INSTANCE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+CREATION_MS = 250.0
+SLOW_CLAIMS = 60
 
 
 class Suite:
@@ -48,6 +53,8 @@ class Suite:
                 claims = create_claims(self._plane.kube, prefix, names, self._options.claims)
                 with step(f"preparing claims of a {kind} on {self._gpus} GPUs"):
                     yield from self._measure_kind(kubelet, kind, claims)
+            with step(f"preparing partitions that take {CREATION_MS:.0f} ms to create, on {self._gpus} GPUs"):
+                yield from self._measure_slow_creation(kubelet, claims[:SLOW_CLAIMS])
             yield self._figure("resident after 200 claims", self._node.get_resident_mib(), "MiB")
             yield from self._measure_idle(kubelet, claims[: self._gpus])
         yield from self._measure_floor(claims[0])
@@ -57,10 +64,11 @@ class Suite:
         floors = {
             "one GET of a claim": time_get(self._plane, claim),
             "one synced file and folder": time_synced_write(self._node),
-            "one NVML call through the simulator's socket": time_nvml_call(self._node),
         }
         for name, times_ms in floors.items():
             yield self._figure(f"{name}, p50", statistics.median(times_ms), "ms")
+        call_us = statistics.median(time_nvml_call(self._node)) * 1000
+        yield self._figure("one NVML call through libnvidia-ml.so.1, p50", call_us, "us")
 
     def _start_anew(self) -> float:
         """A first start: no slices, no roster. The driver of the last one goes on."""
@@ -84,6 +92,18 @@ class Suite:
         yield self._figure(f"prepare {kind}, 8 at once", statistics.median(map(_rate, at_once)), "claims/s")
         p99_ms = find_median([one.prepare_ms for one in at_once], _p99)
         yield self._figure(f"prepare {kind}, 8 at once, p99", p99_ms, "ms")
+
+    def _measure_slow_creation(self, kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Iterator[Figure]:
+        """Partitions whose GPU instance takes its time to create, as on hardware; that time is taken out again."""
+        self._node.simulator.run("slow", CREATE_GPU_INSTANCE, str(CREATION_MS / 1000))
+        try:
+            times = prepare_in_turn(self._node, kubelet, claims)
+        finally:
+            self._node.simulator.run("release")
+        ours_ms = [one - CREATION_MS for one in times.prepare_without_nvml_ms]
+        for name, value_ms in (("p50", _p50(ours_ms)), ("p99", _p99(ours_ms))):
+            figure = self._figure(f"prepare partition, {name}", value_ms, "ms")
+            yield replace(figure, name=f"{figure.name}, slow GI creation", nvml_latency_ms=CREATION_MS)
 
     def _measure_idle(self, kubelet: PluginClient, held: Sequence[ClaimRef]) -> Iterator[Figure]:
         """With one partition of each GPU prepared."""
