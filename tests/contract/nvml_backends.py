@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import CDLL
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from contract.nvml_library import SimulatedLibrary, loaded
+from nvml import library
+from tesela.cli.sim import SOCKET_VARIABLE
 from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
 from tesela.edge.nvml.native import NativeNvml
@@ -20,7 +23,8 @@ from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.simulator.remote import RemoteNvml
 from tesela.edge.simulator.server import SimulatorServer
 
-BACKENDS = ("in-process", "socket", "watched", "library")
+BACKENDS = ("in-process", "socket", "watched", pytest.param("library", marks=pytest.mark.library))
+"""`library` is what runs on a node: the driver's code, the binding, the C library, and the simulator at its end."""
 MACHINE = "a100-40gb:mig,h100-80gb:fabric,rtx-pro-6000:mig"
 A100, H100, PRO = 0, 1, 2
 
@@ -73,15 +77,38 @@ def _open(backend: str, machine: Machine) -> Iterator[Nvml]:
         case "watched":
             yield WatchedNvml(SimulatedNvml(machine), timeout_s=30)
         case "library":
-            with loaded(SimulatedLibrary(machine)):
+            with serve(machine) as server, library_at(server.path):
                 yield NativeNvml()
         case "socket":
-            with tempfile.TemporaryDirectory() as folder:
-                server = SimulatorServer(machine, Path(folder) / "sim.sock")
-                server.start()
+            with serve(machine) as server:
                 remote = RemoteNvml(server.path, timeout_s=30)
                 try:
                     yield remote
                 finally:
                     remote.close()
-                    server.stop()
+
+
+@contextmanager
+def serve(machine: Machine) -> Iterator[SimulatorServer]:
+    with tempfile.TemporaryDirectory() as folder:
+        server = SimulatorServer(machine, Path(folder) / "sim.sock")
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def library_at(path: Path) -> Iterator[CDLL]:
+    """The C library under the binding, for the simulator at `path`: it reads the variable at each first nvmlInit."""
+    before = os.environ.get(SOCKET_VARIABLE)
+    os.environ[SOCKET_VARIABLE] = str(path)
+    try:
+        with library.bound() as loaded:
+            yield loaded
+    finally:
+        if before is None:
+            del os.environ[SOCKET_VARIABLE]
+        else:
+            os.environ[SOCKET_VARIABLE] = before

@@ -93,6 +93,7 @@ class WatchedNvml:
         self._event_workers: list[Worker] = []
         self._uuids: dict[str, str] = {}
         self._on_change: Callable[[], None] = lambda: None
+        self._inits = 0
         self._waiting = 0
         self._closing = False
 
@@ -117,6 +118,8 @@ class WatchedNvml:
 
     def init(self) -> None:
         self._watch(NODE, self._inner.init)
+        with self._lock:
+            self._inits += 1
 
     def shutdown(self) -> None:
         """nvmlShutdown. NvmlTimeout: a call is still inside NVML, so it was not called."""
@@ -135,12 +138,18 @@ class WatchedNvml:
             # Its event sets are closed first, and a wait may take its time to end.
             limit_s = self._timeout_s + CLOSE_TIMEOUT_S
             self._worker(NODE).run(FUNCTIONS["shutdown"], self._inner.shutdown, limit_s)
-            with self._lock:
-                waiters, self._event_workers = self._event_workers, []
-            for waiter in waiters:
-                waiter.stop()
+            self._stop_waiters_of_the_last()
         finally:
             self._closing = False
+
+    def _stop_waiters_of_the_last(self) -> None:
+        with self._lock:
+            self._inits -= 1
+            if self._inits:
+                return
+            waiters, self._event_workers = self._event_workers, []
+        for waiter in waiters:
+            waiter.stop()
 
     def get_driver_version(self) -> str:
         return self._watch(NODE, self._inner.get_driver_version)
