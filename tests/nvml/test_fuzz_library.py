@@ -5,6 +5,7 @@ Each runs as it is built and under AddressSanitizer, UBSan and LeakSanitizer; `m
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -43,6 +44,12 @@ def test_the_sanitizers_are_in_the_library(variant, marks):
     assert [mark for mark in marks if mark not in symbols] == []
 
 
+def test_every_function_that_the_library_answers_has_a_row():
+    rows = re.findall(r"\b(?:ROW|DEVICE_WORD|DEVICE_TEXT)\((nvml\w+)", (programs.HERE / "rows.c").read_text())
+    stubs = re.findall(r"UNKNOWN\((nvml\w+)", (programs.ROOT / "nvml-sim" / "unknown.def").read_text())
+    assert sorted(set(programs.exported()) - {*rows, *stubs, "nvmlErrorString"}) == []
+
+
 def test_every_function_bears_any_arguments(variant, simulator):
     ended = call_everything(variant, 40, 1, simulator.path)
     assert ended.status == 0, ended.report
@@ -77,8 +84,16 @@ def test_the_recorded_answers_know_every_function():
     assert [name for name in record.list_functions(record.record()) if name not in recorded] == []
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_threads_do_not_race_before_a_hostile_simulator(simulator, tmp_path, seed):
+    with proxy.between(simulator.path, tmp_path / "hostile.sock", proxy.hostile(seed, often=0.1)):
+        command = [programs.build("threads", "threads"), "6", "3", str(seed)]
+        ended = programs.run(command, socket=tmp_path / "hostile.sock")
+    assert ended.status == 0, ended.report
+
+
 def test_threads_do_not_race(simulator):
-    ended = programs.run([programs.build("threads", "threads"), "8", "6"], socket=simulator.path)
+    ended = programs.run([programs.build("threads", "threads"), "8", "6", "1"], socket=simulator.path)
     assert ended.status == 0, ended.report
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -58,7 +57,7 @@ def fuzz_server(seconds: float) -> None:
 def fuzz_answers(seconds: float) -> None:
     """Spoiled answers against the sanitized library."""
     inputs = sorted(programs.CORPUS.glob("*.bin"))
-    if shutil.which(os.environ.get("CLANG", "clang")):
+    if programs.find_clang():
         program = programs.build("libfuzzer", "libfuzzer")
         limits = [f"-max_total_time={seconds:.0f}", "-timeout=60", "-rss_limit_mb=2048", "-max_len=512"]
         grown = FOUND / "corpus"
@@ -74,8 +73,13 @@ def fuzz_answers(seconds: float) -> None:
 
 
 def fuzz_calls(seconds: float) -> None:
-    """Every function against a simulator behind a hostile proxy."""
-    program, names = programs.build("every_call", "sanitized"), "\n".join(programs.exported("sanitized"))
+    """Every function, and threads at once, against a simulator behind a hostile proxy."""
+    names = "\n".join(programs.exported("sanitized"))
+    commands = [
+        [programs.build("every_call", "sanitized"), "3"],
+        [programs.build("threads", "threads"), "6", "2"],
+        [programs.build("threads", "sanitized"), "6", "2"],
+    ]
     end, rounds = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         number = time.time_ns() % 2**31
@@ -86,7 +90,8 @@ def fuzz_calls(seconds: float) -> None:
                 served.lively(simulator),
                 proxy.between(upstream, path, proxy.hostile(number)),
             ):
-                ended = programs.run([program, "3", str(number)], socket=path, names=names)
+                command = commands[rounds % len(commands)]
+                ended = programs.run([*command, str(number)], socket=path, names=names)
         if ended.status:
             (FOUND / f"calls-{number}.txt").write_text(ended.report)
             raise RuntimeError(f"the library failed with seed {number}:\n{ended.report[-20000:]}")

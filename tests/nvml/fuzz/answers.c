@@ -64,7 +64,8 @@ static size_t read_input(const char *path, uint8_t *input)
 
 static size_t change(uint8_t *input, size_t size)
 {
-    static const uint32_t words[] = {0, 1, 2, 3, 4, 8, 12, 0xFF, 4096, 4097, 0xFFFFF, 0x100000, 0x100001, 0x3FFFFFF, 0x3FFFFFE, 0x7FFFFFFF, 0xFFFFFFFF};
+    static const uint32_t words[] = {0,       1,        2,         3,         4,          8,          12,        0xFF, 4096, 4097,
+                                     0xFFFFF, 0x100000, 0x100001, 0x3FFFFFE, 0x3FFFFFF, 0x7FFFFFFF, 0xFFFFFFFF};
     for (unsigned int i = 0; i < 4; i++)
         if (size < 4 || draw() % 2)
             input[i] = (uint8_t)draw();

@@ -160,9 +160,9 @@ static word by_value(struct caller *caller, const struct argument *argument, con
     case KIND_PROFILE:
         return bad ? PICK(caller, numbers) : 19;
     case KIND_NUMBER:
-        return bad ? PICK(caller, numbers) : draw(caller) % 3;
+        return bad ? PICK(caller, numbers) : draw(caller) % 3 ? draw(caller) % 3 : draw(caller) % 14;
     case KIND_MASK:
-        return bad ? ~(word)0 : 8;
+        return bad ? ~(word)0 : draw(caller) % 2 ? 8 : 0;
     case KIND_WAIT:
         return draw(caller) % 3;
     case KIND_TEXT_IN:
@@ -320,12 +320,14 @@ struct caller *caller_begin(uint64_t seed)
         fail("caller_begin", "got no memory");
     caller->random = seed * 0x9E3779B97F4A7C15ULL + 1;
     call_named(caller, "nvmlInit_v2");
-    call_named(caller, "nvmlDeviceGetHandleByIndex_v2");
+    for (int tries = 0; tries < 4 && !caller->device; tries++)
+        call_named(caller, "nvmlDeviceGetHandleByIndex_v2");
     call_text(caller, "nvmlDeviceGetUUID", caller->uuid);
     call_text(caller, "nvmlDeviceGetSerial", caller->serial);
     call_named(caller, "nvmlDeviceCreateGpuInstance");
     call_named(caller, "nvmlGpuInstanceCreateComputeInstance");
-    call_named(caller, "nvmlDeviceGetMigDeviceHandleByIndex");
+    for (int tries = 0; tries < 4 && !caller->mig_device; tries++)
+        call_named(caller, "nvmlDeviceGetMigDeviceHandleByIndex");
     call_named(caller, "nvmlEventSetCreate");
     call_named(caller, "nvmlDeviceRegisterEvents");
     return caller;

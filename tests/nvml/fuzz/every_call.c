@@ -8,6 +8,8 @@
 #include "caller.h"
 #include "rows.h"
 
+#include "abi.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,17 @@ static bool has_row(const char *name)
     return false;
 }
 
+extern const char *nvmlErrorString(nvmlReturn_t);
+
+static void ask_for_texts(void)
+{
+    for (int code = -2; code < 1100; code++) {
+        const char *text = nvmlErrorString((nvmlReturn_t)code);
+        if (!text || !*text || strlen(text) > 200)
+            abort();
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3) {
@@ -28,6 +41,7 @@ int main(int argc, char **argv)
     }
     unsigned long rounds = strtoul(argv[1], NULL, 10), seed = strtoul(argv[2], NULL, 10);
     char line[256];
+    ask_for_texts();
     struct caller *caller = caller_begin(seed);
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;

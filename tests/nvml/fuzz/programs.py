@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +24,12 @@ SANITIZERS = {
 }
 
 
+def find_clang() -> str | None:
+    """A clang with libFuzzer, if there is one: nothing but `make fuzz` asks, and it goes on without."""
+    names = [os.environ.get("CLANG", "clang"), *(f"clang-{version}" for version in range(21, 13, -1))]
+    return next((name for name in names if shutil.which(name)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a program ended; `report` is all that it printed."""
@@ -33,7 +41,7 @@ class Ended:
 def build(program: str, variant: str) -> Path:
     """The program, built now if it is not."""
     target = BUILD / "fuzz" / variant / program if variant != "libfuzzer" else BUILD / "fuzz" / "libfuzzer"
-    command = ["make", "-s", "-C", str(HERE), f"VARIANT={variant}", program]
+    command = ["make", "-s", "-C", str(HERE), f"VARIANT={variant}", f"CLANG={find_clang()}", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

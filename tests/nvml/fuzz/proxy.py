@@ -90,7 +90,7 @@ def framed(body: bytes) -> bytes:
 
 
 def keep_all(kept: dict[tuple[int, bytes], bytes]) -> Spoil:
-    """Spoils nothing and notes the first success of every call, or its first refusal where it never succeeds."""
+    """Spoils nothing and notes the fullest answer to every call: a success rather than a refusal, then the longest."""
 
     def spoil(request: bytes, answer: bytes) -> tuple[list[bytes], bool]:
         (opcode,) = struct.unpack_from("<H", request)
@@ -98,13 +98,14 @@ def keep_all(kept: dict[tuple[int, bytes], bytes]) -> Spoil:
         if opcode == 0x0060:
             (size,) = struct.unpack_from("<I", request, 8)
             name = request[12 : 12 + size]
-        code = struct.unpack_from("<I", answer, 4)[0]
-        known = kept.get((opcode, name))
-        if known is None or (not code and struct.unpack_from("<I", known, 4)[0]):
-            kept[opcode, name] = answer
+        kept[opcode, name] = max(kept.get((opcode, name), answer), answer, key=_fullness)
         return [framed(answer)], True
 
     return spoil
+
+
+def _fullness(answer: bytes) -> tuple[bool, int]:
+    return answer[4:8] == bytes(4), len(answer)
 
 
 def hostile(seed: int, *, often: float = 0.3) -> Spoil:

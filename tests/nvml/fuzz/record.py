@@ -25,7 +25,7 @@ def record() -> bytes:
             served.lively(simulator),
             proxy.between(upstream, path, proxy.keep_all(kept)),
         ):
-            ended = programs.run([program, "60", "1"], socket=path, names=names)
+            ended = programs.run([program, "200", "1"], socket=path, names=names)
     if ended.status:
         raise RuntimeError(f"every_call ended with {ended.status}: {ended.report}")
     out = bytearray()

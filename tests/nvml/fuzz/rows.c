@@ -67,7 +67,6 @@ const struct row rows[] = {
     DEVICE_TEXT(nvmlDeviceGetBoardPartNumber),
     DEVICE_TEXT(nvmlDeviceGetVbiosVersion),
     DEVICE_TEXT(nvmlDeviceGetInforomImageVersion),
-    ROW(nvmlDeviceGetInforomVersion, DEVICE, NUMBER, TEXT_OUT),
     ROW(nvmlDeviceGetGspFirmwareVersion, DEVICE, {KIND_OUT, GSP_FIRMWARE_VERSION_BYTES, 0}),
     ROW(nvmlDeviceGetGspFirmwareMode, DEVICE, WORD, WORD),
 
@@ -140,7 +139,6 @@ const struct row rows[] = {
     ROW(nvmlDeviceGetMemoryAffinity, DEVICE, CAPACITY, LIST(unsigned long), NUMBER),
     ROW(nvmlDeviceGetTopologyCommonAncestor, DEVICE, DEVICE, WORD),
     ROW(nvmlDeviceGetP2PStatus, DEVICE, DEVICE, NUMBER, WORD),
-    ROW(nvmlDeviceOnSameBoard, DEVICE, DEVICE, WORD),
     ROW(nvmlDeviceGetNvLinkState, DEVICE, NUMBER, WORD),
     ROW(nvmlDeviceGetComputeRunningProcesses, DEVICE, COUNT, LIST(nvmlProcessInfo_v1_t)),
     ROW(nvmlDeviceGetComputeRunningProcesses_v2, DEVICE, COUNT, LIST(nvmlProcessInfo_v2_t)),
@@ -199,6 +197,27 @@ const struct row rows[] = {
     ROW(nvmlEventSetFree, EVENTS),
     ROW(nvmlComputeInstanceDestroy, COMPUTE),
     ROW(nvmlGpuInstanceDestroy, INSTANCE),
+
+    /* What came later stands at the end: the corpus counts rows. */
+    DEVICE_WORD(nvmlDeviceGetAccountingBufferSize),
+    DEVICE_WORD(nvmlDeviceGetAdaptiveClockInfoStatus),
+    DEVICE_WORD(nvmlDeviceGetBusType),
+    ROW(nvmlDeviceGetDriverModel_v2, DEVICE, WORD, WORD),
+    DEVICE_WORD(nvmlDeviceGetGpuMaxPcieLinkGeneration),
+    ROW(nvmlDeviceGetGpuOperationMode, DEVICE, WORD, WORD),
+    DEVICE_WORD(nvmlDeviceGetHostVgpuMode),
+    DEVICE_WORD(nvmlDeviceGetIrqNum),
+    ROW(nvmlDeviceGetMaxCustomerBoostClock, DEVICE, NUMBER, WORD),
+    ROW(nvmlDeviceGetMinMaxFanSpeed, DEVICE, WORD, WORD),
+    ROW(nvmlDeviceGetNvLinkVersion, DEVICE, NUMBER, WORD),
+    DEVICE_WORD(nvmlDeviceGetPcieLinkMaxSpeed),
+    DEVICE_WORD(nvmlDeviceGetPcieSpeed),
+    DEVICE_WORD(nvmlDeviceGetPowerSource),
+    ROW(nvmlDeviceGetProcessUtilization, DEVICE, LIST(nvmlProcessUtilizationSample_t), COUNT, MASK),
+    DEVICE_WORD(nvmlDeviceGetRetiredPagesPendingStatus),
+    ROW(nvmlDeviceSetAccountingMode, DEVICE, NUMBER),
+    ROW(nvmlDeviceSetEccMode, DEVICE, NUMBER),
+    ROW(nvmlDeviceSetPowerManagementLimit, DEVICE, NUMBER),
 };
 
 const size_t row_count = sizeof rows / sizeof rows[0];

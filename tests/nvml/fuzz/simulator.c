@@ -110,7 +110,7 @@ static bool find_edit(unsigned int number, struct edit *edit)
 {
     for (size_t at = 0; at + 6 <= script_size;) {
         unsigned int wanted = script[at];
-        *edit = (struct edit){(enum spoil)(script[at + 1] % SPOIL_COUNT), u32(script + at + 2), NULL, 0};
+        *edit = (struct edit){(enum spoil)(script[at + 1] % SPOIL_ROOM), u32(script + at + 2), NULL, 0};
         at += 6;
         if ((edit->spoil == SPOIL_PAYLOAD || edit->spoil == SPOIL_RAW) && at < script_size) {
             edit->size = script[at++];
@@ -198,6 +198,19 @@ static size_t spoil(const struct edit *edit, uint8_t *frame, size_t size, bool *
         memmove(frame + size, frame, size);
         frame[4]--;
         return 2 * size;
+    case SPOIL_NUMBERS: {
+        uint32_t count = value % 32, text = value >> 24;
+        memset(frame + 8, 0, 4);
+        memcpy(frame + HEAD, &count, 4);
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t number = value & 0x10000 ? ~(uint64_t)0 : value >> 8 & 0xFF;
+            memcpy(frame + HEAD + 4 + 8 * i, &number, 8);
+        }
+        memcpy(frame + HEAD + 4 + 8 * count, &text, 4);
+        memset(frame + HEAD + 8 + 8 * count, 'x', text);
+        payload = 8 + 8 * count + text;
+        break;
+    }
     case SPOIL_EMPTY:
         memset(frame + 8, 0, 4);
         payload = 0;

@@ -27,8 +27,12 @@ enum spoil {
     SPOIL_OTHER,      /* the answer to another call */
     SPOIL_EMPTY,      /* success without a payload */
     SPOIL_STALE,      /* an answer to an older request first */
+    SPOIL_NUMBERS,    /* success with some numbers and a text, as a named call has it */
     SPOIL_COUNT
 };
+
+/* A script's byte modulo this is a spoil; those without a meaning yet spoil nothing. */
+#define SPOIL_ROOM 20
 
 /* Starts it, sets TESELA_SIM_SOCKET, and returns; `answers` is the file of recorded answers. Ends the process if it cannot. */
 void simulator_start(const char *answers);

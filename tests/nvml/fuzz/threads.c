@@ -2,7 +2,7 @@
  * Everything at once, for ThreadSanitizer: threads that call every function while others initialise and shut down,
  * wait for events and fork. Ends with 0 unless an answer was none of NVML's; the sanitizer reports the rest.
  *
- *     threads THREADS ROUNDS
+ *     threads THREADS ROUNDS SEED
  */
 #include "caller.h"
 #include "rows.h"
@@ -24,13 +24,13 @@ extern nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t);
 extern nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t, unsigned long long, nvmlEventSet_t);
 extern nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t, nvmlEventData_t *, unsigned int);
 
-static unsigned long rounds;
+static unsigned long rounds, seed;
 static atomic_bool done;
 
 static void *call_everything(void *number)
 {
     for (unsigned long round = 0; round < rounds; round++) {
-        struct caller *caller = caller_begin((uintptr_t)number * 1000 + round);
+        struct caller *caller = caller_begin(seed + (uintptr_t)number * 1000 + round);
         for (size_t row = 0; row < row_count; row++)
             caller_call(caller, row, round % 2);
         caller_end(caller);
@@ -95,10 +95,11 @@ int main(int argc, char **argv)
     void *(*const others[])(void *) = {come_and_go, wait_for_events, wait_for_events, fork_now_and_then};
     enum { OTHERS = sizeof others / sizeof *others };
     pthread_t callers[MOST], other[OTHERS];
-    unsigned long count = argc == 3 ? strtoul(argv[1], NULL, 10) : 0;
-    rounds = argc == 3 ? strtoul(argv[2], NULL, 10) : 0;
+    unsigned long count = argc == 4 ? strtoul(argv[1], NULL, 10) : 0;
+    rounds = argc == 4 ? strtoul(argv[2], NULL, 10) : 0;
+    seed = argc == 4 ? strtoul(argv[3], NULL, 10) : 0;
     if (!count || count > MOST) {
-        fputs("usage: threads THREADS ROUNDS\n", stderr);
+        fputs("usage: threads THREADS ROUNDS SEED\n", stderr);
         return 2;
     }
     for (size_t i = 0; i < OTHERS; i++)
