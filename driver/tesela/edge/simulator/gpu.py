@@ -119,7 +119,8 @@ class SimulatedGpu:
 
         Ampere waits for a reset; Hopper and later change at once if no client uses the GPU (MIG guide, enabling MIG).
         While GPU instances live the call itself fails with IN_USE and nothing becomes pending. The header is silent
-        about that; field reports show both modes still Enabled after it, and no failure in the activation status.
+        about that, so this is inferred: clients that take a failed activation for an error, and disable MIG mode while
+        instances live, work on real GPUs, and one report shows both modes Enabled after such a call.
         """
         if self.vgpu:
             raise Refused(codes.NOT_SUPPORTED)
