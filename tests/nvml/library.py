@@ -135,20 +135,25 @@ class Thread:
         return self._thread.is_alive()
 
 
-def run_client(program: str, socket_path: Path, *arguments: str, timeout_s: float = 60) -> str:
-    """What a client process printed; it must end well. It finds the library by its soname alone, as clients do."""
+@contextmanager
+def client(program: str, socket_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A client process. It finds the library by its soname alone, as clients do."""
     environment = {**os.environ, "TESELA_SIM_SOCKET": str(socket_path), "LD_LIBRARY_PATH": str(LIBRARY.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    if done.returncode or done.stderr:
-        raise AssertionError(f"the client ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    return done.stdout.strip()
+    command, pipe = [sys.executable, "-c", program, *arguments], subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run_client(program: str, socket_path: Path, *arguments: str, timeout_s: float = 60) -> str:
+    """What a client process printed; it must end well."""
+    with client(program, socket_path, *arguments) as process:
+        printed, errors = process.communicate(timeout=timeout_s)
+    if process.returncode or errors:
+        raise AssertionError(f"the client ended with {process.returncode}:\n{printed}\n{errors}")
+    return printed.strip()
 
 
 def code_of(call: Callable[..., object], *arguments: object) -> int:

@@ -152,6 +152,35 @@ def test_a_simulator_that_stands_still(apart, library):
     assert get_mig_mode(library, gpu) == codes.SUCCESS
 
 
+SIGNALLED = """
+import signal, sys
+import pynvml
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+print("begun", flush=True)
+input()
+try:
+    print({tuple(pynvml.nvmlDeviceGetMigMode(gpu)) for _ in range(300)})
+except pynvml.NVMLError as error:
+    print(error.value)
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+def test_signals_do_not_disturb_a_call(server, socket_path):
+    server.machine.inject(Latency(function="nvmlDeviceGetMigMode", seconds=0.005))
+    assert lib.run_client(SIGNALLED.replace("input()", ""), socket_path).split("\n")[1] == "{(1, 1)}"
+
+
+def test_signals_do_not_put_off_the_end_of_the_silence(apart, socket_path):
+    with lib.client(SIGNALLED, socket_path) as client:
+        assert client.stdout.readline() == "begun\n"
+        apart.stop()
+        assert client.communicate("\n", timeout=SILENT_S)[0] == f"{codes.GPU_IS_LOST}\n"
+
+
 def test_a_call_that_takes_longer_than_the_silence_comes_back(server, nvml, gpu):
     server.machine.inject(Latency(function="nvmlDeviceGetMigMode", seconds=6))
     assert lib.Thread(lambda: get_mig_mode(nvml, gpu)).result(SILENT_S) == codes.SUCCESS
@@ -312,6 +341,24 @@ os.execlp("ls", "ls", "-l", "/proc/self/fd")
 
 def test_a_program_that_is_executed_inherits_no_connection(server, socket_path):
     assert "socket" not in lib.run_client(EXECUTE, socket_path)
+
+
+UNLOAD = """
+import _ctypes, ctypes, os, sys
+for _ in range(3):
+    library = ctypes.CDLL(sys.argv[1])
+    assert library.nvmlInit_v2() == library.nvmlShutdown() == 0
+    _ctypes.dlclose(library._handle)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print("well")
+"""
+
+
+def test_a_library_that_was_unloaded_leaves_nothing_for_fork_to_call(server, socket_path):
+    assert lib.run_client(UNLOAD, socket_path, str(lib.LIBRARY)) == "well"
 
 
 # The end of the session while a call waits
