@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -12,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nvml.library import LIBRARY
 from nvml.strangers.programs import Missing, find_python_program
 from polling import until
 from tesela.core.model import Placement
+from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.remote import RemoteNvml
 
-LIBRARY = Path(__file__).resolve().parents[3] / "nvml-sim" / "build" / "libnvidia-ml.so.1"
 RUN_TIMEOUT_S = 90
 START_TIMEOUT_S = 30
 
@@ -76,7 +76,11 @@ class Host:
 
     def list_gpus(self) -> list[dict[str, Any]]:
         """The simulator's own view of its GPUs."""
-        return json.loads(self.tesela("status", "-o", "json"))["gpus"]
+        admin = SimulatorAdmin(self.socket)
+        try:
+            return admin.send({"op": "status"})["gpus"]
+        finally:
+            admin.close()
 
     def list_layouts(self) -> list[dict[str, int]]:
         """Per GPU how many partitions of each profile live; `off` where MIG mode is off."""
