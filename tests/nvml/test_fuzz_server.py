@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import resource
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nvml.fuzz import served
+from nvml.fuzz import proxy, served
 from nvml.fuzz.conversations import ADMIN, CALLS, HELLO, WAIT_EVENT, conversations, frame, text
 from polling import until
+from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.simulator import calls, server
+from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import build_machine
+from tesela.edge.simulator.remote import RemoteNvml
 
 GPUS = build_machine(served.MACHINE).visible_uuids()
 CORPUS = sorted((Path(__file__).parent / "fuzz" / "corpus" / "server").glob("*.bin"))
@@ -138,3 +145,45 @@ def test_more_clients_than_the_limit_harm_nobody(simulator):
     for connection in crowd:
         connection.close()
     assert answer != b""
+
+
+# The clients in Python: what a hostile simulator may make of a call is an NvmlError, and nothing else
+
+
+@pytest.fixture(params=range(4))
+def hostile(simulator, tmp_path, request):
+    with served.lively(simulator), proxy.between(simulator.path, tmp_path / "no.sock", proxy.hostile(request.param)):
+        yield tmp_path / "no.sock"
+
+
+ARGUMENTS = {"gpu_uuid": GPUS[0], "field_ids": (184,), "profile_id": 19, "gi_id": 7}
+READS = [name for name in FUNCTIONS if name.startswith("get_")]
+
+
+def code_of(call) -> int:
+    try:
+        call()
+    except NvmlError as error:
+        return error.code
+    except DocumentError:  # what the admin's client says where the simulator refuses
+        return codes.INVALID_ARGUMENT
+    return codes.SUCCESS
+
+
+def read(nvml, name: str) -> None:
+    call = getattr(nvml, name)
+    call(**{argument: ARGUMENTS.get(argument, 0) for argument in inspect.signature(call).parameters})
+
+
+def test_the_driver_bears_a_hostile_simulator(hostile):
+    nvml = RemoteNvml(hostile, timeout_s=2)
+    with closing(nvml):
+        assert until(lambda: code_of(nvml.init) == codes.SUCCESS)
+        found = {code_of(partial(read, nvml, name)) for _ in range(5) for name in READS}
+    assert found <= served.KNOWN_CODES
+
+
+def test_the_command_bears_a_hostile_simulator(hostile):
+    with closing(SimulatorAdmin(hostile, timeout_s=2)) as admin:
+        found = {code_of(partial(admin.send, {"op": "status"})) for _ in range(60)}
+    assert found <= served.KNOWN_CODES

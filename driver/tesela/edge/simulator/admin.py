@@ -33,16 +33,21 @@ class SimulatorAdmin:
         self._connections = Connections(path, timeout_s=timeout_s)
 
     def send(self, document: Document) -> Document:
-        """The answer to `document`. DocumentError: the simulator refused it; NvmlError: it does not answer."""
+        """The answer to `document`. DocumentError: the simulator refused it; NvmlError: no answer, or none to read."""
         payload = bytearray()
         TEXT.put(payload, json.dumps(document))
         response = self._connections.request(ADMIN, bytes(payload), "admin")
-        text = TEXT.take(Reader(response.payload))
+        try:
+            text = TEXT.take(Reader(response.payload))
+            answer = json.loads(text) if response.code == codes.SUCCESS else {}
+            if not isinstance(answer, dict):
+                raise DocumentError("", "it is no JSON object")
+        except (DocumentError, ValueError, RecursionError) as error:
+            raise NvmlError(codes.UNKNOWN, "admin", f"the simulator's answer cannot be read: {error}") from error
         if response.code == codes.INVALID_ARGUMENT:
             raise DocumentError("", text)
         if response.code != codes.SUCCESS:
             raise NvmlError(response.code, "admin", text)
-        answer: Document = json.loads(text)
         return answer
 
     def close(self) -> None:

@@ -135,4 +135,6 @@ class Connections:
         response = parse_response(body)
         if response.request_id != request_id:
             raise DocumentError("request_id", f"answer {response.request_id} to request {request_id}")
+        if response.code > codes.HIGHEST_RETURN_CODE and response.code != codes.UNKNOWN:
+            raise DocumentError("code", f"{response.code} is none of NVML's return codes")
         return response
