@@ -15,7 +15,7 @@ void call_begin_init(struct call *call, uint16_t opcode)
 {
     call->connection = NULL;
     call->heap = NULL;
-    call->interruptible = false;
+    call->interruptible = call->answered = false;
     call->lost = NVML_ERROR_DRIVER_NOT_LOADED;
     call->in = (struct reader){call->answer, 0, true};
     call->out = (struct writer){call->request, 0, sizeof call->request, false};
@@ -106,6 +106,7 @@ static nvmlReturn_t refusal(struct call *call, uint32_t code)
 {
     (void)take_text(&call->in);
     TRY(call_accept(call));
+    call->answered = true;
     bool known = code <= NVML_ERROR_RESET_TYPE_NOT_SUPPORTED || code == NVML_ERROR_UNKNOWN;
     return known ? (nvmlReturn_t)code : NVML_ERROR_UNKNOWN;
 }

@@ -27,7 +27,8 @@ struct call {
     struct connection *connection;
     unsigned char *heap;
     nvmlReturn_t lost; /* what this call answers if the simulator is gone */
-    bool interruptible;
+    bool interruptible; /* the last nvmlShutdown may end it */
+    bool answered;      /* a code that is no success is the simulator's own word */
     unsigned char request[REQUEST_BYTES];
     unsigned char answer[ANSWER_BYTES];
 };

@@ -60,20 +60,16 @@ nvmlReturn_t nvmlInit(void)
     return nvmlInitWithFlags(0);
 }
 
-static nvmlReturn_t tell_shutdown(void)
-{
-    CALL(call);
-    TRY(call_begin(&call, OPCODE_SHUTDOWN));
-    TRY(call_send(&call));
-    return call_accept(&call);
-}
-
 /* A process must be able to end its session after the simulator is gone: only an answered refusal keeps it open. */
 nvmlReturn_t nvmlShutdown(void)
 {
-    nvmlReturn_t code = tell_shutdown();
-    if (code != NVML_SUCCESS && code != NVML_ERROR_DRIVER_NOT_LOADED)
+    CALL(call);
+    TRY(call_begin(&call, OPCODE_SHUTDOWN));
+    nvmlReturn_t code = call_send(&call);
+    if (call.answered)
         return code;
+    if (code == NVML_SUCCESS)
+        (void)call_accept(&call);
     return session_count_down();
 }
 

@@ -120,6 +120,25 @@ def test_shutdown_after_the_simulator_ended(server, nvml):
     assert nvml.nvmlShutdown() == codes.SUCCESS
 
 
+def test_shutdown_before_a_simulator_that_speaks_nonsense(server, nvml, socket_path):
+    server.stop()
+    with lib.answering(socket_path, b"nonsense, and more of it"):
+        assert nvml.nvmlShutdown() == codes.SUCCESS
+    assert get_count(nvml) == codes.UNINITIALIZED
+
+
+def test_a_refused_shutdown_leaves_the_session_open(server, nvml):
+    server.machine.inject(Fault(function="nvmlShutdown", code=codes.UNKNOWN))
+    assert nvml.nvmlShutdown() == codes.UNKNOWN
+    assert get_count(nvml) == codes.SUCCESS
+
+
+def test_nonsense_is_an_unknown_error(server, nvml, gpu, socket_path):
+    server.stop()
+    with lib.answering(socket_path, b"nonsense, and more of it"):
+        assert get_mig_mode(nvml, gpu) == codes.UNKNOWN
+
+
 def test_a_simulator_that_comes_back_works_with_the_handles_of_before(server, nvml, gpu, socket_path):
     server.stop()
     get_mig_mode(nvml, gpu)
