@@ -187,3 +187,29 @@ def test_the_command_bears_a_hostile_simulator(hostile):
     with closing(SimulatorAdmin(hostile, timeout_s=2)) as admin:
         found = {code_of(partial(admin.send, {"op": "status"})) for _ in range(60)}
     assert found <= served.KNOWN_CODES
+
+
+def answer_with(simulator, tmp_path, change):
+    """A proxy that changes the answers to everything but hellos."""
+
+    def spoil(request: bytes, answer: bytes) -> tuple[list[bytes], bool]:
+        return [proxy.framed(answer if request[:2] == bytes(2) else change(answer))], True
+
+    return proxy.between(simulator.path, tmp_path / "odd.sock", spoil)
+
+
+def test_a_code_that_nvml_does_not_have_is_unknown(simulator, tmp_path):
+    with (
+        answer_with(simulator, tmp_path, lambda answer: answer[:4] + struct.pack("<I", 4096) + text(b"")),
+        closing(RemoteNvml(tmp_path / "odd.sock", timeout_s=2)) as nvml,
+    ):
+        assert code_of(nvml.init) == codes.UNKNOWN
+
+
+@pytest.mark.parametrize("document", [b"{", b"[]", b"[" * 20000, b"\xff"])
+def test_an_answer_of_the_admin_that_is_no_document_is_unknown(simulator, tmp_path, document):
+    with (
+        answer_with(simulator, tmp_path, lambda answer: answer[:8] + text(document)),
+        closing(SimulatorAdmin(tmp_path / "odd.sock", timeout_s=2)) as admin,
+    ):
+        assert code_of(partial(admin.send, {"op": "status"})) == codes.UNKNOWN

@@ -22,7 +22,7 @@ CALLS = {
 CALL, WAIT_EVENT, ADMIN = 0x0060, 0x0070, 0x8000
 TYPED = sorted(set(CALLS) - {CALL, WAIT_EVENT, ADMIN})
 NAMES = sorted(set(re.findall(r"nvml[A-Z]\w+", PAGE)))
-OPERATIONS = sorted(set(re.findall(r"`([a-z-]+)`", PAGE)) - {"hang", "slow"})
+OPERATIONS = sorted(set(re.findall(r"`([a-z-]+)`", PAGE.split("`op` is one of")[1].split(";")[0])) - {"hang", "slow"})
 MAX_FRAME_BYTES = 1 << 20
 
 EDGES = (0, 1, 2, 3, 5, 7, 9, 14, 19, 63, 255, 4096, 4097, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)
@@ -30,22 +30,10 @@ numbers = st.sampled_from((*EDGES, 2**64 - 1, -1, -(2**31), -(2**63))) | st.inte
 ids = st.integers(0, 15) | st.sampled_from([0xFFFFFFFF, 0xFFFFFFFE, 2**31, 4096])
 ODD_TEXTS = ("", "0", "GPU-", "MIG-", "GPU-\0", "9" * 5000, "x" * 70000, "٣", "%n%s", "../..", "FFFFFFFF:FF:FF.F")
 FIELDS = (
-    "gpu",
-    "pid",
-    "gi",
-    "ci",
-    "kind",
-    "name",
-    "function",
-    "code",
-    "after",
-    "times",
-    "when",
-    "state",
-    "forever",
-    "seconds",
-    "count",
-    "value",
+    *("gpu", "pid", "gi", "ci", "kind", "name", "real", "memory_mib", "function", "code", "after", "times", "when"),
+    *("activation_status", "forever", "state", "clique_id", "cluster_uuid", "absent", "force", "driver_only", "xid"),
+    *("corrected", "uncorrected", "sram", "volatile_only", "mode", "correctable", "uncorrectable", "pending"),
+    *("failure", "action", "unknown"),
 )
 VALUES = ("0", "nvmlDeviceGetName", "*", 0, 1, -1, 0.5, 9, 2**32, 10**400, None, True, [], {}, "\ud800")
 DELAYS = ("1e999", "NaN", "-1", "1e300", '"1"', "null", "0.001", "true", "9" * 5000)
@@ -138,7 +126,8 @@ def _admin(draw: st.DrawFn, gpus: tuple[str, ...]) -> bytes:
             body = f'{{"op": "slow", "function": "get_name", "seconds": {draw(st.sampled_from(DELAYS))}}}'
         case _:
             fields = draw(st.dictionaries(st.sampled_from(FIELDS), st.sampled_from((*VALUES, *gpus)), max_size=6))
-            body = json.dumps({**fields, "op": draw(st.sampled_from(OPERATIONS))})
+            gpu = {"gpu": draw(st.sampled_from(gpus))} if draw(st.booleans()) else {}
+            body = json.dumps({**fields, **gpu, "op": draw(st.sampled_from(OPERATIONS))})
     return frame(ADMIN, text(body.encode()))
 
 
