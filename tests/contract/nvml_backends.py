@@ -31,10 +31,11 @@ A100, H100, PRO = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A backend that was not initialised yet, and the machine behind it."""
+    """A backend that was not initialised yet, the machine behind it, and the server between them if there is one."""
 
     nvml: Nvml
     machine: Machine
+    server: SimulatorServer | None = None
 
     def gpu(self, index: int = 0) -> str:
         return self.machine.snapshot().gpus[index].uuid
@@ -44,8 +45,8 @@ class World:
 def open_world(backend: str, spec: str) -> Iterator[World]:
     machine = build_machine(spec)
     try:
-        with _open(backend, machine) as nvml:
-            yield World(nvml, machine)
+        with _open(backend, machine) as world:
+            yield world
     finally:
         machine.release()
 
@@ -70,20 +71,20 @@ def code_of(call: Callable[..., object], *arguments: object) -> int:
 
 
 @contextmanager
-def _open(backend: str, machine: Machine) -> Iterator[Nvml]:
+def _open(backend: str, machine: Machine) -> Iterator[World]:
     match backend:
         case "in-process":
-            yield SimulatedNvml(machine)
+            yield World(SimulatedNvml(machine), machine)
         case "watched":
-            yield WatchedNvml(SimulatedNvml(machine), timeout_s=30)
+            yield World(WatchedNvml(SimulatedNvml(machine), timeout_s=30), machine)
         case "library":
             with serve(machine) as server, library_at(server.path):
-                yield NativeNvml()
+                yield World(NativeNvml(), machine, server)
         case "socket":
             with serve(machine) as server:
                 remote = RemoteNvml(server.path, timeout_s=30)
                 try:
-                    yield remote
+                    yield World(remote, machine, server)
                 finally:
                     remote.close()
 

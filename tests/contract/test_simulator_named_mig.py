@@ -204,6 +204,11 @@ def test_a_profile_is_told_by_its_id(world):
 # Compute instances and their places
 
 
+def test_a_compute_profile_shares_the_engines_of_its_gpu_instance(world, seven):
+    told = world.ask("nvmlGpuInstanceGetComputeInstanceProfileInfoV", world.gpu, gi=seven, numbers=(2,))
+    assert told == NamedAnswer((2, 3, 2, 42, 7, 5, 0, 1, 1), "3c.7g.40gb")
+
+
 @pytest.mark.parametrize(("profile", "compute"), WITHIN)
 def test_as_many_compute_instances_have_a_place_as_the_profile_allows(profile, compute):
     places = compute_placements(profile, compute)

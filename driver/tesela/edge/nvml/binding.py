@@ -16,6 +16,11 @@ from tesela.edge.nvml.functions import FUNCTIONS
 
 NO_INSTANCE: Final = 0xFFFFFFFF
 """NVML's id of no GPU or compute instance."""
+NO_SUCH_VERSION: Final = frozenset({codes.FUNCTION_NOT_FOUND, codes.ARGUMENT_VERSION_MISMATCH})
+"""How a library says that it has not the version of a function or struct that is asked of it."""
+_LOWEST: Final = -(2**31)
+_HIGHEST: Final = 2**31 - 1
+"""What every parameter holds that is passed as a bare number: NVML has signed enums and small unsigned ids."""
 
 
 def instance_id(value: Any) -> int | None:
@@ -24,7 +29,13 @@ def instance_id(value: Any) -> int | None:
 
 
 def checked(function: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """What `call` returns. NvmlError: NVML's own code, in NVML's words."""
+    """What `call` returns. NvmlError: NVML's own code, in NVML's words; INVALID_ARGUMENT for a number NVML cannot have.
+
+    The binding declares no argument types, so that ctypes would cut a longer number down to one that means another
+    instance.
+    """
+    if any(isinstance(argument, int) and not _LOWEST <= argument <= _HIGHEST for argument in arguments):
+        raise NvmlError(codes.INVALID_ARGUMENT, FUNCTIONS[function], codes.TEXTS[codes.INVALID_ARGUMENT])
     try:
         return call(*arguments)
     except pynvml.NVMLLibraryMismatchError as error:
@@ -41,6 +52,6 @@ def with_version(query: Callable[[int], Any]) -> Any:
     try:
         return query(2)
     except NvmlError as error:
-        if error.code not in {codes.FUNCTION_NOT_FOUND, codes.ARGUMENT_VERSION_MISMATCH}:
+        if error.code not in NO_SUCH_VERSION:
             raise
         return query(1)

@@ -18,7 +18,7 @@ import pynvml
 from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.binding import checked, instance_id, with_version
+from tesela.edge.nvml.binding import NO_SUCH_VERSION, checked, instance_id, with_version
 from tesela.edge.nvml.event_set import OpenEventSets
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.native_events import NativeEvents
@@ -39,6 +39,8 @@ from tesela.edge.nvml.port import (
 
 _MAX_INSTANCES: Final = 32
 """Room for the instances of one profile: NVML numbers at most 15 GPU and 8 compute instances."""
+_LARGEST_WORD: Final = 0xFFFFFFFF
+_LIST_TRIES: Final = 3
 _STALE_HANDLE: Final = frozenset(
     {codes.UNINITIALIZED, codes.INVALID_ARGUMENT, codes.NOT_FOUND, codes.GPU_IS_LOST, codes.UNKNOWN}
 )
@@ -130,7 +132,7 @@ class NativeNvml:
         try:
             self._device("get_fabric_info", gpu_uuid, pynvml.nvmlDeviceGetGpuFabricInfoV, byref(info))
         except NvmlError as error:
-            if error.code != codes.FUNCTION_NOT_FOUND:
+            if error.code not in NO_SUCH_VERSION:
                 raise
             info = pynvml.c_nvmlGpuFabricInfo_t()
             self._device("get_fabric_info", gpu_uuid, pynvml.nvmlDeviceGetGpuFabricInfo, byref(info))
@@ -144,6 +146,9 @@ class NativeNvml:
     def get_field_values(self, gpu_uuid: str, field_ids: Sequence[int]) -> tuple[int | None, ...]:
         if not field_ids:
             return ()
+        if not all(0 <= field_id <= _LARGEST_WORD for field_id in field_ids):
+            function = FUNCTIONS["get_field_values"]
+            raise NvmlError(codes.INVALID_ARGUMENT, function, codes.TEXTS[codes.INVALID_ARGUMENT])
         values = self._device("get_field_values", gpu_uuid, pynvml.nvmlDeviceGetFieldValues, list(field_ids))
         return tuple(_field_value(value) for value in values)
 
@@ -187,7 +192,7 @@ class NativeNvml:
         return int(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity, profile_id))
 
     def create_gpu_instance(self, gpu_uuid: str, profile_id: int, placement: Placement) -> GpuInstanceInfo:
-        if placement.start < 0 or placement.size < 1:
+        if not (0 <= placement.start <= _LARGEST_WORD and 1 <= placement.size <= _LARGEST_WORD):
             function = FUNCTIONS["create_gpu_instance"]
             raise NvmlError(codes.INVALID_ARGUMENT, function, codes.TEXTS[codes.INVALID_ARGUMENT])
         wanted = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
@@ -255,11 +260,11 @@ class NativeNvml:
 
     def get_compute_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         function = "get_compute_running_processes"
-        return _processes(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetComputeRunningProcesses))
+        return self._processes(function, gpu_uuid, pynvml.nvmlDeviceGetComputeRunningProcesses)
 
     def get_graphics_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         function = "get_graphics_running_processes"
-        return _processes(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGraphicsRunningProcesses))
+        return self._processes(function, gpu_uuid, pynvml.nvmlDeviceGetGraphicsRunningProcesses)
 
     def get_ecc_mode(self, gpu_uuid: str) -> EccMode:
         current, pending = self._device("get_ecc_mode", gpu_uuid, pynvml.nvmlDeviceGetEccMode)
@@ -306,6 +311,9 @@ class NativeNvml:
         return self._find(function, gpu_uuid) if handle is None else handle
 
     def _find(self, function: str, gpu_uuid: str) -> Any:
+        # C ends a text at a zero byte, and NVML finds MIG devices by UUID too: neither names a GPU.
+        if not gpu_uuid.isascii() or "\0" in gpu_uuid or gpu_uuid.startswith("MIG-"):
+            raise NvmlError(codes.NOT_FOUND, FUNCTIONS[function], codes.TEXTS[codes.NOT_FOUND])
         try:
             handle = checked(function, pynvml.nvmlDeviceGetHandleByUUID, gpu_uuid)
         except NvmlError as error:
@@ -320,6 +328,24 @@ class NativeNvml:
     def _forget(self, gpu_uuid: str) -> None:
         with self._lock:
             self._handles.pop(gpu_uuid, None)
+
+    def _processes(self, function: str, gpu_uuid: str, query: Callable[..., Any]) -> tuple[ProcessInfo, ...]:
+        for tries_left in reversed(range(_LIST_TRIES)):
+            try:
+                found = self._device(function, gpu_uuid, query)
+                break
+            except NvmlError as error:
+                # More processes came between the binding's question how many there are and its question which.
+                if error.code != codes.INSUFFICIENT_SIZE or not tries_left:
+                    raise
+        return tuple(
+            ProcessInfo(
+                pid=int(process.pid),
+                gi_id=instance_id(process.gpuInstanceId),
+                ci_id=instance_id(process.computeInstanceId),
+            )
+            for process in found
+        )
 
     def _versioned(self, function: str, gpu_uuid: str, call: Callable[..., Any], argument: int) -> Any:
         return with_version(lambda version: self._device(function, gpu_uuid, call, argument, version))
@@ -366,17 +392,6 @@ def _gpu_instance_info(function: str, instance: Any) -> GpuInstanceInfo:
     )
 
 
-def _processes(found: Any) -> tuple[ProcessInfo, ...]:
-    return tuple(
-        ProcessInfo(
-            pid=int(process.pid),
-            gi_id=instance_id(process.gpuInstanceId),
-            ci_id=instance_id(process.computeInstanceId),
-        )
-        for process in found
-    )
-
-
 def _field_value(value: Any) -> int | None:
     if int(value.nvmlReturn) != codes.SUCCESS or not 0 <= int(value.valueType) < len(_VALUE_FIELDS):
         return None
@@ -389,4 +404,4 @@ def _profile_name(info: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
@@ -30,6 +30,7 @@ from tesela.edge.simulator.machine import Machine, nvml_error
 from tesela.edge.simulator.refused import Refused
 
 R = TypeVar("R")
+_LARGEST_WORD: Final = 0xFFFFFFFF
 
 
 class SimulatedNvml:
@@ -121,7 +122,12 @@ class SimulatedNvml:
         return self._read("get_fabric_info", gpu_uuid, rule)
 
     def get_field_values(self, gpu_uuid: str, field_ids: Sequence[int]) -> tuple[int | None, ...]:
-        return self._read("get_field_values", gpu_uuid, lambda gpu: tuple(map(gpu.field_value, field_ids)))
+        def rule(gpu: SimulatedGpu) -> tuple[int | None, ...]:
+            if not all(0 <= field_id <= _LARGEST_WORD for field_id in field_ids):
+                raise Refused(codes.INVALID_ARGUMENT)
+            return tuple(map(gpu.field_value, field_ids))
+
+        return self._read("get_field_values", gpu_uuid, rule)
 
     def get_mig_mode(self, gpu_uuid: str) -> MigMode:
         return self._read("get_mig_mode", gpu_uuid, SimulatedGpu.mig_mode)

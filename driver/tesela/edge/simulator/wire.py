@@ -108,7 +108,10 @@ U64: Final = _integer("<Q")
 
 
 def _put_text(out: bytearray, value: str) -> None:
-    encoded = value.encode()
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError as error:
+        raise DocumentError("payload", "a text holds half a character") from error
     U32.put(out, len(encoded))
     out += encoded
 
