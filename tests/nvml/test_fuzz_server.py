@@ -81,6 +81,16 @@ def test_a_delay_beyond_any_number_is_refused():
     assert have([HELLO, admin(document)])[1] == (7, codes.INVALID_ARGUMENT)
 
 
+@pytest.mark.parametrize(
+    "field", ['"clique_id": 4294967296', '"clique_id": -1', '"cluster_uuid": "\\ud800"', '"cluster_uuid": "x"']
+)
+def test_a_fabric_that_nvml_cannot_tell_is_refused(field):
+    answers = have(
+        [HELLO, admin(f'{{"op": "fabric", "gpu": "2", "state": 3, {field}}}'), frame(0x1E, text(GPUS[2].encode()))]
+    )
+    assert [code for _, code in answers[1:3]] == [codes.INVALID_ARGUMENT, codes.SUCCESS]
+
+
 @pytest.mark.parametrize("payload", [b"", b"TSI", b"TSIM\x01", b"TSIM\x01\0\x01\0more"])
 def test_half_a_hello_is_answered(payload):
     assert have([frame(0, payload, 1)])[0] == (1, codes.INVALID_ARGUMENT)

@@ -109,7 +109,11 @@ class _Errors(logging.Handler):
 
 
 def _serving(before: set[threading.Thread]) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("sim-")]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and thread.name in {"sim-serve", "sim-accept"}
+    ]
 
 
 def _dial(server: SimulatorServer) -> socket.socket:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -21,9 +22,10 @@ from tesela.edge.simulator.connection import Connections
 from tesela.edge.simulator.faults import Fault, Hang, Latency
 from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.state import MachineState
-from tesela.edge.simulator.wire import ADMIN, TEXT, Reader
+from tesela.edge.simulator.wire import ADMIN, NONE_U32, TEXT, Reader
 
 ADMIN_TIMEOUT_S: Final = 30.0
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class SimulatorAdmin:
@@ -59,6 +61,7 @@ def perform_admin(machine: Machine, text: str) -> str:
     """Does what the JSON `text` asks and returns the answer as JSON. DocumentError: it cannot be done."""
     try:
         document = json.loads(text)
+        json.dumps(document, ensure_ascii=False).encode()  # an escape may hold half a character, which is no text
     except (ValueError, RecursionError) as error:
         raise DocumentError("op", f"the request is no JSON: {error}") from error
     if not isinstance(document, dict):
@@ -173,6 +176,10 @@ def _fabric(machine: Machine, fields: Fields) -> None:
     fields.finish()
     if not codes.FABRIC_NOT_SUPPORTED <= fabric.state <= codes.FABRIC_COMPLETED:
         raise DocumentError("state", f"{fabric.state} is outside 0..3")
+    if not 0 <= fabric.clique_id <= NONE_U32:
+        raise DocumentError("clique_id", f"{fabric.clique_id} is outside 0..{NONE_U32}")
+    if fabric.cluster_uuid and not _UUID.fullmatch(fabric.cluster_uuid):
+        raise DocumentError("cluster_uuid", f"{fabric.cluster_uuid!r} is no UUID")
     machine.set_fabric(gpu, fabric)
 
 

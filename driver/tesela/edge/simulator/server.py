@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.nvml import codes
@@ -39,6 +39,7 @@ from tesela.edge.simulator.wire import (
     render_response,
 )
 
+R = TypeVar("R")
 MAX_CONNECTIONS: Final = 256
 FRAME_TIMEOUT_S: Final = 10.0
 """For the rest of a frame that has begun, and for sending an answer; a silent peer may stay connected."""
@@ -161,7 +162,7 @@ class SimulatorServer:
     def _result(self, request: Request) -> bytes:
         if request.opcode == NAMED_CALL.opcode:
             (named,) = NAMED_CALL.parse_arguments(request.payload)
-            return NAMED_CALL.render_result(self._named.answer(named))
+            return _render_result(NAMED_CALL, self._named.answer(named))
         if request.opcode == ADMIN:
             reader, out = Reader(request.payload), bytearray()
             text = TEXT.take(reader)
@@ -171,13 +172,21 @@ class SimulatorServer:
         call = CALLS.get(request.opcode)
         if call is None:
             raise NvmlError(codes.FUNCTION_NOT_FOUND, f"{request.opcode:#06x}", codes.TEXTS[codes.FUNCTION_NOT_FOUND])
-        return call.render_result(self._perform(call, call.parse_arguments(request.payload)))
+        return _render_result(call, self._perform(call, call.parse_arguments(request.payload)))
 
     def _perform(self, call: Call[Any], arguments: tuple[Any, ...]) -> Any:
         # Clients count their own nvmlInit: one that dies cannot give its count back.
         if call is INIT or call is SHUTDOWN:
             return self.machine.perform(call.method, None, lambda: None)
         return getattr(self._nvml, call.served_by or call.method)(*arguments)
+
+
+def _render_result(call: Call[R], value: R) -> bytes:
+    try:
+        return call.render_result(value)
+    except DocumentError as error:
+        # The client is not to blame: some state is beyond what NVML can say.
+        raise ValueError(f"the result of {call.method} does not fit its form: {error}") from error
 
 
 def _greet(request: Request, machine: Machine) -> Response:
