@@ -8,11 +8,11 @@
 
 #include <string.h>
 
-#define OPCODE_PROFILE_INFO 0x0039
 #define OPCODE_CREATE 0x003A
 #define OPCODE_LIST 0x003B
 #define OPCODE_DESTROY 0x003C
 #define ENGINE_PROFILE_SHARED 0U
+#define PROFILE_NUMBERS 9
 #define LEAST_COMPUTE_INSTANCE_BYTES 16
 
 EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned int profile,
@@ -51,20 +51,34 @@ static nvmlReturn_t target_of_instance(nvmlGpuInstance_t instance, const void *o
 
 /* Profiles */
 
+/* By name and not by 0x0039, which is the driver's own and leaves out the engines. */
 static nvmlReturn_t profile_of(nvmlGpuInstance_t instance, unsigned int profile, unsigned int engines,
                                nvmlComputeInstanceProfileInfo_v2_t *info)
 {
     CALL(call);
-    TRY(call_gpu_instance(&call, OPCODE_PROFILE_INFO, instance));
+    uint32_t numbers[PROFILE_NUMBERS], count;
+    TRY(named_begin(&call, "nvmlGpuInstanceGetComputeInstanceProfileInfoV", instance, TAKES(KIND_GPU_INSTANCE)));
     NEED(engines == ENGINE_PROFILE_SHARED);
-    put_u32(&call.out, profile);
-    TRY(call_send(&call));
+    TRY(named_send(&call, NUMBERS(1, (int32_t)profile), &count));
+    for (size_t i = 0; i < PROFILE_NUMBERS; i++) {
+        uint64_t number = take_u64(&call.in);
+        numbers[i] = (uint32_t)number;
+        call.in.failed |= number > UINT32_MAX;
+    }
     memset(info, 0, sizeof *info);
-    info->v1.id = take_u32(&call.in);
     take_profile_name(&call.in, info->name);
-    info->v1.sliceCount = take_u32(&call.in);
-    info->v1.instanceCount = take_u32(&call.in);
-    info->v1.multiprocessorCount = take_u32(&call.in);
+    call.in.failed |= count != PROFILE_NUMBERS;
+    info->v1 = (nvmlComputeInstanceProfileInfo_t){
+        .id = numbers[0],
+        .sliceCount = numbers[1],
+        .instanceCount = numbers[2],
+        .multiprocessorCount = numbers[3],
+        .sharedCopyEngineCount = numbers[4],
+        .sharedDecoderCount = numbers[5],
+        .sharedEncoderCount = numbers[6],
+        .sharedJpegCount = numbers[7],
+        .sharedOfaCount = numbers[8],
+    };
     return call_accept(&call);
 }
 

@@ -215,6 +215,7 @@ def test_a_compute_profile_in_each_version(nvml, instance):
     assert nvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, 0, 0, third) == codes.SUCCESS
     assert second.name == "MIG 1c.3g.20gb"
     assert first.multiprocessorCount == second.multiprocessorCount == third[4]
+    assert first.sharedCopyEngineCount == second.sharedCopyEngineCount == third[5] == 3
     assert bytes(third)[40:136].rstrip(b"\0").decode() == second.name
 
 

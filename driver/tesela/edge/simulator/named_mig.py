@@ -47,6 +47,18 @@ def _gpu_instance_profile_by_id(asked: Asked) -> NamedAnswer:
     )
 
 
+def _compute_instance_profile(asked: Asked) -> NamedAnswer:
+    """With the engines, which every compute instance shares with the rest of its GPU instance."""
+    instance = asked.instance()
+    info, engines = (
+        asked.gpu.compute_instance_profile(instance.gi_id, asked.request.numbers[0]),
+        instance.profile.engines,
+    )
+    shape = (info.profile_id, info.slice_count, info.instance_count, info.multiprocessor_count)
+    shared = (engines.copy, engines.decoder, engines.encoder, engines.jpeg, engines.ofa)
+    return NamedAnswer(shape + shared, info.name)
+
+
 def _compute_capacity(asked: Asked) -> NamedAnswer:
     return number(asked.gpu.remaining_compute_capacity(asked.instance().gi_id, asked.request.numbers[0]))
 
@@ -99,6 +111,9 @@ ROWS: Final[tuple[Row, ...]] = (
     GpuRow(function="nvmlDeviceCreateGpuInstance", target="G", numbers=1, changes=True, rule=_create_gpu_instance),
     GpuRow(
         function="nvmlDeviceGetGpuInstanceProfileInfoByIdV", target="G", numbers=1, rule=_gpu_instance_profile_by_id
+    ),
+    GpuRow(
+        function="nvmlGpuInstanceGetComputeInstanceProfileInfoV", target="I", numbers=1, rule=_compute_instance_profile
     ),
     GpuRow(
         function="nvmlGpuInstanceGetComputeInstanceRemainingCapacity", target="I", numbers=1, rule=_compute_capacity
