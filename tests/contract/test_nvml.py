@@ -9,7 +9,6 @@ from contract.nvml_backends import A100, BACKENDS, H100, MACHINE, PRO, at, code_
 from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
-from tesela.edge.nvml.native import NativeNvml
 from tesela.edge.nvml.port import MigMode, Nvml
 from tesela.edge.simulator.faults import Fault
 from tesela.edge.simulator.gpu import Process
@@ -212,32 +211,3 @@ def test_a_lost_gpu_is_back_after_a_reset(world):
 def test_every_method_of_the_port_names_its_function():
     methods = {name for name, _ in inspect.getmembers(Nvml, inspect.isfunction) if not name.startswith("_")}
     assert set(FUNCTIONS) == methods | {"wait_event"}  # which is EventSet.wait
-
-
-# The real library, read-only
-
-
-@pytest.fixture
-def real():
-    nvml = NativeNvml()
-    nvml.init()
-    yield nvml
-    nvml.shutdown()
-
-
-@pytest.mark.gpu
-def test_a_real_gpu_is_found_by_index_and_uuid(real):
-    assert real.get_index(real.get_uuid(0)) == 0
-
-
-@pytest.mark.gpu
-def test_a_real_gpus_profiles_lie_on_its_grid(real):
-    gpu, grids = real.get_uuid(0), set()
-    for profile_enum in range(codes.GPU_INSTANCE_PROFILE_COUNT):
-        try:
-            info = real.get_gpu_instance_profile_info(gpu, profile_enum)
-        except NvmlError:
-            continue
-        placements = real.get_gpu_instance_possible_placements(gpu, info.profile_id)
-        grids.add(len(placements) >= info.instance_count)
-    assert grids <= {True}

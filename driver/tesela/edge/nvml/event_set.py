@@ -30,9 +30,16 @@ _LOG: Final = logging.getLogger(__name__)
 class SlicedEventSet:
     """An EventSet. `wait_slice(seconds)` is one wait of the backend, None for a timeout; `free` ends the set there."""
 
-    def __init__(self, wait_slice: Callable[[float], NvmlEvent | None], free: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        wait_slice: Callable[[float], NvmlEvent | None],
+        free: Callable[[], None],
+        *,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+    ) -> None:
         self._wait_slice = wait_slice
         self._free = free
+        self._close_timeout_s = close_timeout_s
         self._freeing = threading.Lock()
         self._freed = False
         self._left = threading.Condition()
@@ -62,7 +69,7 @@ class SlicedEventSet:
         with self._left:
             self._closed = True
             self._left.notify_all()
-            if not self._left.wait_for(lambda: not self._waiting, CLOSE_TIMEOUT_S):
+            if not self._left.wait_for(lambda: not self._waiting, self._close_timeout_s):
                 self._abandoned = True
                 raise NvmlTimeout(f"{_FUNCTION}: has not returned, so its event set is not freed yet")
         self._free_once()
@@ -89,7 +96,8 @@ class SlicedEventSet:
 class OpenEventSets:
     """The sets that a backend has open, so that its `shutdown` closes them before it shuts NVML down."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, close_timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        self._close_timeout_s = close_timeout_s
         self._lock = threading.Lock()
         self._sets: list[SlicedEventSet] = []
 
@@ -101,7 +109,7 @@ class OpenEventSets:
                 self._sets.remove(event_set)
             free()
 
-        event_set = SlicedEventSet(wait_slice, free_and_forget)
+        event_set = SlicedEventSet(wait_slice, free_and_forget, close_timeout_s=self._close_timeout_s)
         with self._lock:
             self._sets.append(event_set)
         return event_set
