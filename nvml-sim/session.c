@@ -26,7 +26,6 @@
 #define CODE_OTHER_VERSION 25U
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t watched_forks = PTHREAD_ONCE_INIT;
 static atomic_uint initialised;
 static atomic_uint epoch;
 static struct sockaddr_un address;
@@ -72,7 +71,8 @@ static void after_fork_in_child(void)
     after_fork_in_parent();
 }
 
-static void watch_forks(void)
+/* At load, before there is a lock to hold: a fork that runs beside the first nvmlInit would miss handlers set by that. */
+__attribute__((constructor)) static void watch_forks(void)
 {
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
@@ -89,7 +89,6 @@ unsigned int session_epoch(void)
 
 void session_prepare(void)
 {
-    pthread_once(&watched_forks, watch_forks);
     pthread_mutex_lock(&lock);
     if (!atomic_load(&initialised)) {
         const char *path = getenv("TESELA_SIM_SOCKET");
