@@ -232,6 +232,13 @@ PORTS = {
 }
 NOT_OF_A_CLAIM = {
     "the process itself": {"nvml.init", "nvml.shutdown"},
+    "health, which is the GPU's and no claim's": {
+        "nvml.get_ecc_mode",
+        "nvml.get_remapped_rows",
+        "nvml.get_supported_event_types",
+        "nvml.get_total_ecc_errors",
+        "nvml.open_event_set",
+    },
     "looks at the machine, which have deaths of their own (test_claim_crash_start)": {
         "nvml.get_addressing_mode",
         "nvml.get_architecture",
