@@ -123,6 +123,7 @@ def test_a_simulator_out_of_descriptors_goes_on(simulator):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with dial(simulator) as early:
         early.sendall(HELLO)
+        early.recv(4)  # taken, before there is nothing left to take it with
         waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(s.fileno() for s in waiting) + 1, limits[1]))
         try:
