@@ -8,9 +8,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from nvml.fuzz import programs, proxy, record, served
+from nvml.strangers.host import open_host
+from polling import until
+from tesela.edge.simulator.remote import RemoteNvml
 
 pytestmark = [pytest.mark.library, pytest.mark.timeout(300), pytest.mark.xdist_group("fuzz")]
 
@@ -65,6 +70,26 @@ def test_every_function_bears_a_hostile_simulator(variant, simulator, tmp_path, 
     with proxy.between(simulator.path, tmp_path / "hostile.sock", proxy.hostile(seed)):
         ended = call_everything(variant, 4, seed, tmp_path / "hostile.sock")
     assert ended.status == 0, ended.report
+
+
+def are_partitions_coming_and_going(nvml: RemoteNvml) -> bool:
+    return any(nvml.get_gpu_instances(nvml.get_uuid(index), 19) for index in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("program", "variant"), [("every_call", "plain"), ("every_call", "sanitized"), ("threads", "threads")]
+)
+def test_a_simulator_killed_while_everything_is_called(program, variant, tmp_path):
+    command = [programs.build(program, variant), *(["8", "400", "1"] if program == "threads" else ["4000", "1"])]
+    with open_host(tmp_path, served.MACHINE) as host, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(programs.run, command, socket=host.socket)
+        with closing(RemoteNvml(host.socket, timeout_s=10)) as nvml:
+            nvml.init()
+            assert until(lambda: are_partitions_coming_and_going(nvml))
+        before = running.done()
+        host.kill()
+        ended = running.result(240)
+    assert (before, ended.status) == (False, 0), ended.report
 
 
 def test_the_corpus_is_harmless(variant):
