@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11"; exit 1; }
@@ -27,20 +27,20 @@ demo: setup ## the main job on a simulated DGX: no root, no GPU, no cluster
 test: setup ## unit, contract, plugin and wire tests: no root, no GPU
 	$(BIN)/pytest -n 2 --dist loadgroup
 
-nvml-sim: ## libnvidia-ml.so.1 over the simulator (needs a C compiler)
+nvml-sim: ## a libnvidia-ml.so.1 that shows any program the simulator's GPUs (a C compiler)
 	$(MAKE) -C nvml-sim
 
 $(VENV)/.strangers: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[strangers]'
 	touch $@
 
-test-nvml: setup nvml-sim $(VENV)/.strangers ## the driver's NVML code and clients of others over that library
+test-nvml: setup nvml-sim $(VENV)/.strangers ## that library under NVIDIA's binding, nvitop, go-nvml, mig-parted: 3 minutes (root, Go, a C compiler)
 	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/contract tests/nvml
 
-test-nvml-sanitized: setup nvml-sim $(VENV)/.strangers ## of test-nvml what runs under sanitizers: the contract, the Go binding, the fuzz corpus
+test-nvml-sanitized: setup nvml-sim $(VENV)/.strangers ## the library under ASan, UBSan and TSan: contract, Go binding, fuzz corpus (as test-nvml)
 	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/nvml/test_sanitizers.py tests/nvml/test_fuzz_library.py
 
-fuzz: setup nvml-sim ## new bad input for the simulator and its library, for FUZZ_MINUTES (10)
+fuzz: setup nvml-sim ## looks for new bad input to the simulator and the library, FUZZ_MINUTES=10
 	PYTHONPATH=tests $(BIN)/python -m nvml.fuzz $(FUZZ_MINUTES)
 
 lint: setup ## ruff, mypy --strict, import rules, drift of the generated stubs
@@ -63,5 +63,5 @@ e2e-build: setup ## what `make e2e` needs: Debian packages and binaries of Kuber
 e2e: setup nvml-sim ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e on clusters side by side
 	$(BIN)/pytest tests/e2e -n $(E2E_CLUSTERS) --dist loadfile
 
-bench: setup nvml-sim ## what a prepare, a start and idling cost, against a real etcd and API server; writes bench.json
-	PYTHONPATH=tests $(BIN)/python -m bench
+bench: setup nvml-sim ## what a prepare, a start and idling cost, on a real API server (root); BENCH_ARGS=--help
+	PYTHONPATH=tests $(BIN)/python -m bench $(BENCH_ARGS)
