@@ -1,38 +1,34 @@
-"""A machine of simulated GPUs: who may touch which GPU when, what befalls a call, and what an operator can do to it.
+"""A machine of simulated GPUs: who may touch which GPU when, and what an operator can do to it.
 
-Each GPU has its own lock; injected latency and hangs are spent before it is taken, so calls on different GPUs, and
-reads of a GPU whose call hangs, run in parallel. MIG's rules live in `gpu`, NVML's grain in `nvml`.
+Each GPU has its own lock, so calls on different GPUs run in parallel. What befalls a call on its way here is in
+`call_path`, MIG's rules live in `gpu`, NVML's grain in `nvml`.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal, TypeAlias, TypeVar, cast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
 
-from tesela.core.errors import DocumentError, NvmlError
+from tesela.core.errors import DocumentError
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.port import FabricInfo
 from tesela.edge.simulator.assembly import assemble_gpu
+from tesela.edge.simulator.call_path import CallPath
 from tesela.edge.simulator.events import EventLog
-from tesela.edge.simulator.faults import Fault, FaultScript, Hang, Latency, Misbehaviour, Verdict
+from tesela.edge.simulator.faults import Misbehaviour
 from tesela.edge.simulator.gpu import Process, SimulatedGpu
 from tesela.edge.simulator.health import GpuHealth
 from tesela.edge.simulator.models import MAX_GPU_INSTANCES
 from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.spec import MAX_GPUS, MachineSpec, check_machine_spec, parse_machine_spec
-from tesela.edge.simulator.state import CallPhase, CallState, GpuState, MachineState, gpu_state
+from tesela.edge.simulator.state import GpuState, MachineState, gpu_state
 from tesela.edge.simulator.telemetry import power_draw_mw
 
 R = TypeVar("R")
-Phase: TypeAlias = Literal["before", "after"]
-CallHook: TypeAlias = Callable[[str, Phase], None]
-"""Told of every call by its port name, before it and after its success; what it raises reaches the caller."""
 RestartHook: TypeAlias = Callable[[MachineState], None]
 """Told of every reboot and driver reload, when all GPUs are back."""
 Clock: TypeAlias = Callable[[], float]
@@ -40,15 +36,15 @@ ChangeHook: TypeAlias = Callable[[GpuState], None]
 """Told of every change of a GPU, under that GPU's lock, before the call returns."""
 
 
-class Machine:
+class Machine(CallPath):
     """The state behind `SimulatedNvml`. GPUs are named by UUID or by NVML index as text."""
 
     def __init__(self, spec: MachineSpec, *, clock: Clock = time.monotonic, wall_clock: Clock = time.time) -> None:
+        super().__init__()
         check_machine_spec(spec)
         self.spec = spec
         self.clock = clock
         self.wall_clock = wall_clock
-        self.on_call: list[CallHook] = []
         self.on_change: list[ChangeHook] = []
         self.on_restart: list[RestartHook] = []
         self.shift_minors = spec.shift_minors
@@ -56,60 +52,11 @@ class Machine:
         self.events = EventLog()
         self._boot_id = str(uuid.uuid4())
         self._driver_loads = 1
-        self._faults = FaultScript()
-        self._gate = threading.Condition()
-        self._releases = 0
-        self._calls: dict[int, CallState] = {}
-        self._numbers = itertools.count()
         self._minors = threading.Lock()
         self._gpus = {gpu.uuid: gpu for gpu in (assemble_gpu(spec, i) for i in range(len(spec.gpus)))}
         self._locks = {gpu_uuid: threading.RLock() for gpu_uuid in self._gpus}
         for gpu in self._gpus.values():
             gpu.energy.advance(clock(), power_draw_mw(gpu))
-
-    # What NVML calls go through
-
-    def perform(
-        self,
-        function: str,
-        gpu_uuid: str | None,
-        body: Callable[[], R],
-        *,
-        not_activated: Callable[[int], R] | None = None,
-    ) -> R:
-        """Runs `body` as the NVML call `function` (port name): hooks, latency, hangs, faults, then the rule itself.
-
-        `not_activated` runs instead where a fault says that a MIG mode stays pending, with that activation status.
-        """
-        if not self.on_call and self._faults.is_empty:
-            try:
-                return body()
-            except Refused as refused:
-                raise nvml_error(refused.code, function) from None
-        self._tell(function, "before")
-        verdict = self._faults.verdict(function, gpu_uuid)
-        with self._held_up(function, gpu_uuid, verdict):
-            result = self._decide(function, verdict.fault, body, not_activated)
-        self._tell(function, "after")
-        return result
-
-    def _decide(
-        self, function: str, fault: Fault | None, body: Callable[[], R], not_activated: Callable[[int], R] | None
-    ) -> R:
-        if fault is not None and fault.when == "before" and fault.activation_status is None:
-            if fault.code != codes.SUCCESS:
-                raise nvml_error(fault.code, function)
-            return cast("R", None)  # FaultScript allows this for the destroy calls only, and they return nothing
-        try:
-            if fault is not None and fault.activation_status is not None and not_activated is not None:
-                result = not_activated(fault.activation_status)
-            else:
-                result = body()
-        except Refused as refused:
-            raise nvml_error(refused.code, function) from None
-        if fault is not None and fault.when == "after" and fault.code != codes.SUCCESS:
-            raise nvml_error(fault.code, function)
-        return result
 
     def with_gpu(self, gpu_uuid: str, rule: Callable[[SimulatedGpu], R], *, changes: bool = False) -> R:
         """Applies `rule` under the GPU's lock. Refused: NOT_FOUND for a GPU that NVML does not know, GPU_IS_LOST."""
@@ -165,11 +112,6 @@ class Machine:
             gpus=tuple(self.gpu(gpu_uuid) for gpu_uuid in self._gpus),
         )
 
-    def list_calls(self) -> tuple[CallState, ...]:
-        """The calls that a latency or a hang holds up, in order of their coming, until each has its result."""
-        with self._gate:
-            return tuple(self._calls.values())
-
     def gpu(self, name: str) -> GpuState:
         """The state of one GPU. DocumentError: no such GPU."""
         gpu = self._find(name)
@@ -178,33 +120,12 @@ class Machine:
 
     def inject(self, what: Misbehaviour) -> None:
         """Arms a fault, a latency or a hang. DocumentError: unknown function or GPU."""
-        if what.gpu is not None:
-            gpu_uuid = self._find(what.gpu).uuid
-            match what:
-                case Fault():
-                    what = _copy_fault(what, gpu_uuid)
-                case Latency():
-                    what = Latency(function=what.function, seconds=what.seconds, gpu=gpu_uuid)
-                case Hang():
-                    what = Hang(function=what.function, gpu=gpu_uuid, after=what.after, times=what.times)
-        self._faults.add(what)
-
-    def misbehaviours(self) -> tuple[Misbehaviour, ...]:
-        """Everything still armed."""
-        return self._faults.list()
+        self.arm(what if what.gpu is None else replace(what, gpu=self._find(what.gpu).uuid))
 
     def release(self) -> None:
-        """Forgets all faults, latencies and hangs, and lets every hung call go on."""
-        self._faults.clear()
-        with self._gate:
-            self._releases += 1
-            self._gate.notify_all()
+        """Forgets all faults, latencies and hangs, lets every hung call go on, and ends every wait for events."""
+        super().release()
         self.events.release()
-
-    def wait_for_hung_calls(self, count: int, timeout_s: float) -> bool:
-        """Whether `count` calls hang within `timeout_s`: tests wait on this instead of sleeping."""
-        with self._gate:
-            return self._gate.wait_for(lambda: self._count_hung() >= count, timeout_s)
 
     def add_process(self, name: str, process: Process) -> None:
         """Opens a context on the GPU or one of its instances. DocumentError: the instance does not exist."""
@@ -349,41 +270,6 @@ class Machine:
             for hook in self.on_change:
                 hook(state)
 
-    def _tell(self, function: str, phase: Phase) -> None:
-        for hook in self.on_call:
-            hook(function, phase)
-
-    @contextmanager
-    def _held_up(self, function: str, gpu_uuid: str | None, verdict: Verdict) -> Iterator[None]:
-        if not verdict.latency_s and not verdict.hang:
-            yield
-            return
-        number = next(self._numbers)
-
-        def enter(phase: CallPhase) -> None:
-            self._calls[number] = CallState(function=FUNCTIONS.get(function, function), gpu=gpu_uuid, phase=phase)
-            self._gate.notify_all()
-
-        try:
-            if verdict.latency_s:
-                with self._gate:
-                    enter("slow")
-                time.sleep(verdict.latency_s)
-            with self._gate:
-                if verdict.hang:
-                    released = self._releases
-                    enter("hung")
-                    # Unbounded on purpose: a call that never comes back; the driver's watchdog is what bounds it.
-                    self._gate.wait_for(lambda: self._releases != released)
-                enter("ending")
-            yield
-        finally:
-            with self._gate:
-                del self._calls[number]
-
-    def _count_hung(self) -> int:
-        return sum(call.phase == "hung" for call in self._calls.values())
-
     def _move_minor(self, gpu: SimulatedGpu) -> None:
         with self._minors:
             taken = {other.minor for other in self._gpus.values()}
@@ -395,26 +281,9 @@ def build_machine(text: str) -> Machine:
     return Machine(parse_machine_spec(text))
 
 
-def nvml_error(code: int, function: str) -> NvmlError:
-    """NVML's answer `code` to `function` (the port's name or NVML's), in NVML's words."""
-    return NvmlError(code, FUNCTIONS.get(function, function), codes.TEXTS.get(code, ""))
-
-
 def _check_instance(gpu: SimulatedGpu, gi_id: int | None, ci_id: int | None) -> None:
     instance = gpu.instances.get(gi_id) if gi_id is not None else None
     if gi_id is not None and instance is None:
         raise DocumentError("gi", f"GPU {gpu.uuid} has no GPU instance {gi_id}")
     if ci_id is not None and (instance is None or ci_id not in instance.compute):
         raise DocumentError("ci", f"GPU {gpu.uuid} has no compute instance {ci_id} there")
-
-
-def _copy_fault(fault: Fault, gpu_uuid: str) -> Fault:
-    return Fault(
-        function=fault.function,
-        code=fault.code,
-        gpu=gpu_uuid,
-        after=fault.after,
-        times=fault.times,
-        when=fault.when,
-        activation_status=fault.activation_status,
-    )

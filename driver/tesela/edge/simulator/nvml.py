@@ -23,10 +23,11 @@ from tesela.edge.nvml.port import (
     ProcessInfo,
     RemappedRows,
 )
+from tesela.edge.simulator.call_path import nvml_error
 from tesela.edge.simulator.event_set import RegisteredEvents
 from tesela.edge.simulator.events import Event, Registration
 from tesela.edge.simulator.gpu import SimulatedGpu
-from tesela.edge.simulator.machine import Machine, nvml_error
+from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.refused import Refused
 
 R = TypeVar("R")
