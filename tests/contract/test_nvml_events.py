@@ -96,7 +96,7 @@ def test_a_type_that_the_gpu_lacks_is_not_supported(world):
     assert answer == codes.NOT_SUPPORTED
 
 
-@pytest.mark.parametrize("mask", [0x10000, -1])
+@pytest.mark.parametrize("mask", [0x10000, -1, 2**64 + XID])
 def test_a_type_that_nvml_lacks_is_an_invalid_argument(world, mask):
     assert code_of(world.nvml.open_event_set, [(world.gpu(A100), mask)]) == codes.INVALID_ARGUMENT
 
@@ -113,6 +113,14 @@ def test_a_lost_gpu_cannot_be_registered(world):
 
 def test_a_set_without_gpus_hears_nothing(world):
     assert world.nvml.open_event_set([]).wait(NOW_S) is None
+
+
+def test_a_set_that_could_not_be_opened_is_not_left_open(world):
+    # The C library has room for 256 sets.
+    wrong = [(world.gpu(H100), XID), (world.gpu(A100), codes.EVENT_GPU_UNAVAILABLE)]
+    for _ in range(300):
+        code_of(world.nvml.open_event_set, wrong)
+    assert world.nvml.open_event_set([(world.gpu(H100), XID)]).wait(NOW_S) is None
 
 
 # Delivery
