@@ -23,8 +23,6 @@ class NativeEvents:
 
     def register(self, handle: Any, gpu_uuid: str, mask: int) -> None:
         """nvmlDeviceRegisterEvents, raising the binding's own error: `checked` is around it."""
-        if not 0 <= mask <= codes.EVENT_ALL:
-            raise pynvml.NVMLError(codes.INVALID_ARGUMENT)
         pynvml.nvmlDeviceRegisterEvents(handle, mask, self._set)
         self._uuids[_address(handle)] = gpu_uuid
 
