@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import stat
@@ -223,6 +224,7 @@ def test_device_nodes_are_character_devices_where_that_is_allowed(tmp_path, mach
 
 
 def test_an_earlier_tree_is_replaced(tmp_path, machine, tree, partition):
+    tree.close()
     HostTree(tmp_path / "host", build_machine("a30"), make_nodes=False)
     assert not (tree.root / CAPABILITIES / "gpu0").exists()
 
@@ -231,3 +233,15 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path, machine):
     (tmp_path / "proc").mkdir()
     with pytest.raises(StartError, match="give an empty folder"):
         HostTree(tmp_path, machine)
+
+
+def test_a_tree_that_another_simulator_keeps_is_left_alone(tmp_path, tree):
+    with pytest.raises(StartError, match=r"another simulator keeps .*/host; stop it"):
+        HostTree(tmp_path / "host", build_machine("a30"), make_nodes=False)
+    assert "nvidia2" in files(tree, "dev")
+
+
+def test_a_tree_is_free_when_its_machine_is_gone(tmp_path):
+    HostTree(tmp_path / "host", build_machine("a30"), make_nodes=False)
+    gc.collect()
+    assert HostTree(tmp_path / "host", build_machine("a30"), make_nodes=False).root.exists()

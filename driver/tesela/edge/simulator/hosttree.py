@@ -8,12 +8,14 @@ real character devices where the process may make them, and plain files elsewher
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import shutil
 import stat
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -81,7 +83,8 @@ class HostTree:
     """Writes `machine` below `root` (`proc`, `sys`, `dev`) and follows every change of it.
 
     `make_nodes`: None makes character devices where the process has the right, False never. An earlier tree below
-    `root` is replaced; StartError: `root` holds something else. OSError: `root` cannot be written.
+    `root` is replaced, and this one locked until `close`, or until nobody has it and its machine any more. StartError:
+    `root` holds something else, or another simulator keeps it. OSError: `root` cannot be written.
     """
 
     def __init__(self, root: Path, machine: Machine, *, make_nodes: bool | None = None) -> None:
@@ -90,6 +93,7 @@ class HostTree:
         self._lock = threading.Lock()
         self._names = itertools.count()
         self._written: dict[str, dict[str, _Entry]] = {}
+        self._let_go = weakref.finalize(self, os.close, _take_mark(root))
         _clear(root)
         self.makes_nodes = self._can_make_nodes() if make_nodes is None else make_nodes
         state = machine.snapshot()
@@ -98,6 +102,10 @@ class HostTree:
             self._gpu_changed(gpu)
         machine.on_restart.append(self._restarted)
         machine.on_change.append(self._gpu_changed)
+
+    def close(self) -> None:
+        """Lets another simulator have the tree; it stays as it is."""
+        self._let_go()
 
     def _gpu_changed(self, gpu: GpuState) -> None:
         self._write(gpu.uuid, dict(_gpu_entries(gpu, self.caps_major)))
@@ -168,12 +176,25 @@ class HostTree:
         return True
 
 
-def _clear(root: Path) -> None:
-    # Removing whole folders called proc, sys and dev: only where an earlier tree of ours left its mark.
+def _take_mark(root: Path) -> int:
+    """An open descriptor of the tree's mark, locked: a lock that ends with its process, however that dies."""
+    # Whole folders called proc, sys and dev are going to be removed: only where an earlier tree of ours left its mark.
     root.mkdir(parents=True, exist_ok=True)
     if any(root.iterdir()) and not (root / _MARK).exists():
         raise StartError(f"{root} is not empty and holds no earlier stand-in tree; give an empty folder")
-    (root / _MARK).touch()
+    mark = os.open(root / _MARK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(mark)
+        raise StartError(f"another simulator keeps {root}; stop it or choose another folder") from error
+    except OSError:
+        os.close(mark)
+        raise
+    return mark
+
+
+def _clear(root: Path) -> None:
     for part in _PARTS:
         if (root / part).exists():
             shutil.rmtree(root / part)
