@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pynvml
 
@@ -36,6 +36,9 @@ from tesela.edge.nvml.port import (
     ProcessInfo,
     RemappedRows,
 )
+from tesela.edge.nvml.structs import field_value, gpu_instance_info, profile_name, text_of
+
+R = TypeVar("R")
 
 _MAX_INSTANCES: Final = 32
 """Room for the instances of one profile: NVML numbers at most 15 GPU and 8 compute instances."""
@@ -45,8 +48,6 @@ _STALE_HANDLE: Final = frozenset(
     {codes.UNINITIALIZED, codes.INVALID_ARGUMENT, codes.NOT_FOUND, codes.GPU_IS_LOST, codes.UNKNOWN}
 )
 _ADDRESSING_MODES: Final = {0: "None", 1: "HMM", 2: "ATS"}
-_VALUE_FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of nvmlValue_t by nvmlValueType_t."""
 
 
 class NativeNvml:
@@ -114,7 +115,7 @@ class NativeNvml:
 
     def get_pci_info(self, gpu_uuid: str) -> PciInfo:
         info = self._device("get_pci_info", gpu_uuid, pynvml.nvmlDeviceGetPciInfo)
-        return PciInfo(bus_id=_text(info.busId), pci_device_id=int(info.pciDeviceId))
+        return PciInfo(bus_id=text_of(info.busId), pci_device_id=int(info.pciDeviceId))
 
     def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
         info = self._device("get_memory_info", gpu_uuid, pynvml.nvmlDeviceGetMemoryInfo)
@@ -150,7 +151,7 @@ class NativeNvml:
             function = FUNCTIONS["get_field_values"]
             raise NvmlError(codes.INVALID_ARGUMENT, function, codes.TEXTS[codes.INVALID_ARGUMENT])
         values = self._device("get_field_values", gpu_uuid, pynvml.nvmlDeviceGetFieldValues, list(field_ids))
-        return tuple(_field_value(value) for value in values)
+        return tuple(field_value(value) for value in values)
 
     def get_mig_mode(self, gpu_uuid: str) -> MigMode:
         current, pending = self._device("get_mig_mode", gpu_uuid, pynvml.nvmlDeviceGetMigMode)
@@ -167,7 +168,7 @@ class NativeNvml:
         info = self._versioned(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceProfileInfo, profile_enum)
         return GpuInstanceProfileInfo(
             profile_id=int(info.id),
-            name=_profile_name(info),
+            name=profile_name(info),
             slice_count=int(info.sliceCount),
             instance_count=int(info.instanceCount),
             multiprocessor_count=int(info.multiprocessorCount),
@@ -199,7 +200,7 @@ class NativeNvml:
         create = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
         instance = self._device("create_gpu_instance", gpu_uuid, create, profile_id, byref(wanted))
         try:
-            return _gpu_instance_info("create_gpu_instance", instance)
+            return gpu_instance_info("create_gpu_instance", instance)
         except NvmlError:
             # Nobody could name it any more: it would hold its slices until the next walk.
             checked("destroy_gpu_instance", pynvml.nvmlGpuInstanceDestroy, instance)
@@ -208,12 +209,14 @@ class NativeNvml:
     def get_gpu_instances(self, gpu_uuid: str, profile_id: int) -> tuple[GpuInstanceInfo, ...]:
         instances, count = (pynvml.c_nvmlGpuInstance_t * _MAX_INSTANCES)(), c_uint(_MAX_INSTANCES)
         query = pynvml.nvmlDeviceGetGpuInstances
-        self._device("get_gpu_instances", gpu_uuid, query, profile_id, instances, byref(count))
-        return tuple(_gpu_instance_info("get_gpu_instances", i) for i in instances[: count.value])
+        function = "get_gpu_instances"
+        self._device(function, gpu_uuid, query, profile_id, instances, byref(count))
+        listed = instances[: count.value]
+        return self._read_each(function, gpu_uuid, listed, lambda one: gpu_instance_info(function, one))
 
     def get_gpu_instance_by_id(self, gpu_uuid: str, gi_id: int) -> GpuInstanceInfo:
         function = "get_gpu_instance_by_id"
-        return _gpu_instance_info(function, self._gpu_instance(function, gpu_uuid, gi_id))
+        return gpu_instance_info(function, self._gpu_instance(function, gpu_uuid, gi_id))
 
     def destroy_gpu_instance(self, gpu_uuid: str, gi_id: int) -> None:
         instance = self._gpu_instance("destroy_gpu_instance", gpu_uuid, gi_id)
@@ -229,7 +232,7 @@ class NativeNvml:
         info = with_version(lambda version: checked(function, query, instance, profile_enum, shared, version))
         return ComputeInstanceProfileInfo(
             profile_id=int(info.id),
-            name=_profile_name(info),
+            name=profile_name(info),
             slice_count=int(info.sliceCount),
             instance_count=int(info.instanceCount),
             multiprocessor_count=int(info.multiprocessorCount),
@@ -250,7 +253,10 @@ class NativeNvml:
         instance = self._gpu_instance(function, gpu_uuid, gi_id)
         found, count = (pynvml.c_nvmlComputeInstance_t * _MAX_INSTANCES)(), c_uint(_MAX_INSTANCES)
         checked(function, pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, found, byref(count))
-        return tuple(self._compute_instance_info(function, gpu_uuid, gi_id, c) for c in found[: count.value])
+        listed = found[: count.value]
+        return self._read_each(
+            function, gpu_uuid, listed, lambda one: self._compute_instance_info(function, gpu_uuid, gi_id, one)
+        )
 
     def destroy_compute_instance(self, gpu_uuid: str, gi_id: int, ci_id: int) -> None:
         function = "destroy_compute_instance"
@@ -353,6 +359,21 @@ class NativeNvml:
     def _gpu_instance(self, function: str, gpu_uuid: str, gi_id: int) -> Any:
         return self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceById, gi_id)
 
+    def _read_each(
+        self, function: str, gpu_uuid: str, listed: Sequence[Any], read: Callable[[Any], R]
+    ) -> tuple[R, ...]:
+        """What `read` says of each instance; one that went since it was listed is left out, unless its GPU went."""
+        found: list[R] = []
+        for one in listed:
+            try:
+                found.append(read(one))
+            except NvmlError as error:
+                if error.code != codes.NOT_FOUND:
+                    raise
+        if len(found) < len(listed):
+            self._device(function, gpu_uuid, pynvml.nvmlDeviceGetIndex)  # raises where it is the GPU that went
+        return tuple(found)
+
     def _compute_instance_info(self, function: str, gpu_uuid: str, gi_id: int, compute: Any) -> ComputeInstanceInfo:
         info = checked(function, pynvml.nvmlComputeInstanceGetInfo, compute)
         return ComputeInstanceInfo(
@@ -381,27 +402,3 @@ class NativeNvml:
                 return str(checked(function, pynvml.nvmlDeviceGetUUID, mig))
         text = f"no MIG device for compute instance {info.id} of GPU instance {gi_id}"
         raise NvmlError(codes.NOT_FOUND, FUNCTIONS[function], text)
-
-
-def _gpu_instance_info(function: str, instance: Any) -> GpuInstanceInfo:
-    info = checked(function, pynvml.nvmlGpuInstanceGetInfo, instance)
-    return GpuInstanceInfo(
-        gi_id=int(info.id),
-        profile_id=int(info.profileId),
-        placement=Placement(start=int(info.placement.start), size=int(info.placement.size)),
-    )
-
-
-def _field_value(value: Any) -> int | None:
-    if int(value.nvmlReturn) != codes.SUCCESS or not 0 <= int(value.valueType) < len(_VALUE_FIELDS):
-        return None
-    return int(getattr(value.value, _VALUE_FIELDS[int(value.valueType)]))
-
-
-def _profile_name(info: Any) -> str:
-    # Drivers write "MIG 1g.5gb"; the v1 structs have no name.
-    return _text(getattr(info, "name", "")).removeprefix("MIG ")
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
