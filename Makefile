@@ -35,7 +35,7 @@ $(VENV)/.strangers: $(VENV)/.installed
 	touch $@
 
 test-nvml: setup nvml-sim $(VENV)/.strangers ## that library under NVIDIA's binding, nvitop, go-nvml, mig-parted: 3 minutes (root, Go, a C compiler)
-	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/contract tests/nvml
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not cluster" tests/contract/test_nvml*.py tests/nvml
 
 test-nvml-sanitized: setup nvml-sim $(VENV)/.strangers ## the library under ASan, UBSan and TSan: contract, Go binding, fuzz corpus (as test-nvml)
 	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/nvml/test_sanitizers.py tests/nvml/test_fuzz_library.py
