@@ -16,7 +16,6 @@
 #define VERSIONED(type, version) {KIND_VERSIONED, sizeof(type), version}
 #define IN(type) {KIND_IN, sizeof(type), 0}
 #define LIST(type) {KIND_LIST, sizeof(type), 0}
-#define FIXED_LIST(type, count) {KIND_FIXED_LIST, sizeof(type), count}
 #define COUNT {KIND_COUNT, 0, 0}
 #define CAPACITY {KIND_CAPACITY, 0, 0}
 #define DEVICE_OUT {KIND_DEVICE_OUT, 0, 0}
@@ -173,7 +172,7 @@ const struct row rows[] = {
     ROW(nvmlDeviceGetGpuInstanceRemainingCapacity, DEVICE, PROFILE, WORD),
     ROW(nvmlDeviceCreateGpuInstance, DEVICE, PROFILE, INSTANCE_OUT),
     ROW(nvmlDeviceCreateGpuInstanceWithPlacement, DEVICE, PROFILE, IN(nvmlPlacement_t), INSTANCE_OUT),
-    ROW(nvmlDeviceGetGpuInstances, DEVICE, PROFILE, FIXED_LIST(nvmlGpuInstance_t, 7), WORD),
+    ROW(nvmlDeviceGetGpuInstances, DEVICE, PROFILE, LIST(nvmlGpuInstance_t), COUNT),
     ROW(nvmlDeviceGetGpuInstanceById, DEVICE, NUMBER, INSTANCE_OUT),
     ROW(nvmlGpuInstanceGetInfo, INSTANCE, OUT(nvmlGpuInstanceInfo_t)),
     ROW(nvmlGpuInstanceGetComputeInstanceProfileInfo, INSTANCE, NUMBER, NUMBER, OUT(nvmlComputeInstanceProfileInfo_t)),
@@ -185,7 +184,7 @@ const struct row rows[] = {
     ROW(nvmlGpuInstanceGetComputeInstancePossiblePlacements, INSTANCE, NUMBER, LIST(nvmlPlacement_t), COUNT),
     ROW(nvmlGpuInstanceCreateComputeInstance, INSTANCE, NUMBER, COMPUTE_OUT),
     ROW(nvmlGpuInstanceCreateComputeInstanceWithPlacement, INSTANCE, NUMBER, IN(nvmlPlacement_t), COMPUTE_OUT),
-    ROW(nvmlGpuInstanceGetComputeInstances, INSTANCE, NUMBER, FIXED_LIST(nvmlComputeInstance_t, 7), WORD),
+    ROW(nvmlGpuInstanceGetComputeInstances, INSTANCE, NUMBER, LIST(nvmlComputeInstance_t), COUNT),
     ROW(nvmlGpuInstanceGetComputeInstanceById, INSTANCE, NUMBER, COMPUTE_OUT),
     ROW(nvmlComputeInstanceGetInfo, COMPUTE, OUT(nvmlComputeInstanceInfo_t)),
     ROW(nvmlComputeInstanceGetInfo_v2, COMPUTE, OUT(nvmlComputeInstanceInfo_t)),

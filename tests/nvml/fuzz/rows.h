@@ -28,7 +28,6 @@ enum kind {
     KIND_LIST,      /* of items of `size` bytes, as many as KIND_COUNT or KIND_CAPACITY says */
     KIND_COUNT,     /* the capacity before the call, the number after it */
     KIND_CAPACITY,  /* the same, by value */
-    KIND_FIXED_LIST, /* of `version` items: what a caller who trusts the profile's count has room for */
     KIND_DEVICE_OUT, /* handles that later calls use */
     KIND_INSTANCE_OUT,
     KIND_COMPUTE_OUT,

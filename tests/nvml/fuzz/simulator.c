@@ -17,6 +17,8 @@
 #define HEAD 12U          /* length, request id, code */
 #define HELLO 0x0000U
 #define NAMED_CALL 0x0060U
+#define CREATE_COMPUTE 0x003AU
+#define LIST_COMPUTE 0x003BU
 
 struct recorded {
     uint16_t opcode;
@@ -140,8 +142,52 @@ static bool deliver(int fd, const uint8_t *bytes, size_t size, bool drip)
     return true;
 }
 
+/* A recorded compute instance is made one of the GPU instance that is asked about: the library looks. */
+static void fit(uint8_t *payload, size_t size, const uint8_t *request, size_t request_size)
+{
+    uint16_t opcode = u16(request);
+    size_t gi_at = request_size >= 12 ? 12 + (size_t)u32(request + 8) : request_size;
+    uint32_t count = opcode == LIST_COMPUTE && size >= 4 ? u32(payload) : 1;
+    size_t first = opcode == LIST_COMPUTE ? 4 : 0;
+    if ((opcode != LIST_COMPUTE && opcode != CREATE_COMPUTE) || gi_at + 4 > request_size || !count || size < first)
+        return;
+    size_t item = (size - first) / count;
+    for (uint32_t i = 0; item >= 8 && i < count; i++)
+        memcpy(payload + first + i * item + 4, request + gi_at, 4);
+}
+
+/* The payload with `count` items, those of its list one after the other; returns its new size. */
+static size_t stretch(uint8_t *payload, size_t size, bool named, uint32_t count)
+{
+    static uint8_t items[MOST_BYTES];
+    uint32_t had = size >= 4 ? u32(payload) : 0;
+    if (!had || had > (size - 4) / (named ? 8 : 1) || (!named && (size - 4) % had))
+        return size;
+    size_t item = named ? 8 : (size - 4) / had, rest = size - 4 - had * item;
+    if (had * item > sizeof items || count > (MOST_BYTES - rest - 4) / item)
+        return size;
+    memcpy(items, payload + 4, had * item);
+    memmove(payload + 4 + count * item, payload + 4 + had * item, rest);
+    memcpy(payload, &count, 4);
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(payload + 4 + i * item, items + i % had * item, item);
+    return 4 + count * item + rest;
+}
+
+/* The payload with another text at its end: after a named call's numbers, or where it is nothing but a text. */
+static size_t replace_text(uint8_t *payload, size_t size, bool named, uint32_t length)
+{
+    uint32_t numbers = size >= 4 && named ? u32(payload) : 0;
+    size_t at = named ? 4 + 8 * (size_t)numbers : 0;
+    if (at + 4 > size || at + 4 + u32(payload + at) != size)
+        return size;
+    memcpy(payload + at, &length, 4);
+    memset(payload + at + 4, 'x', length);
+    return at + 4 + length;
+}
+
 /* Spoils `frame` in place and returns its new size; `*over`: the connection ends after it. */
-static size_t spoil(const struct edit *edit, uint8_t *frame, size_t size, bool *over)
+static size_t spoil(const struct edit *edit, uint8_t *frame, size_t size, bool named, bool *over)
 {
     uint32_t value = edit->value;
     size_t payload = size - HEAD;
@@ -211,6 +257,12 @@ static size_t spoil(const struct edit *edit, uint8_t *frame, size_t size, bool *
         payload = 8 + 8 * count + text;
         break;
     }
+    case SPOIL_LIST:
+        payload = stretch(frame + HEAD, payload, named, value % 4097);
+        break;
+    case SPOIL_TEXT:
+        payload = replace_text(frame + HEAD, payload, named, value % 4097);
+        break;
     case SPOIL_EMPTY:
         memset(frame + 8, 0, 4);
         payload = 0;
@@ -239,9 +291,11 @@ static bool answer(int fd, const uint8_t *request, size_t size)
     memcpy(frame + 4, request + 4, 4);
     memcpy(frame + 8, &good->code, 4);
     memcpy(frame + HEAD, good->payload, payload);
+    if (!good->code)
+        fit(frame + HEAD, payload, request, size);
     size_t bytes = HEAD + payload;
     if (spoiled)
-        bytes = spoil(&edit, frame, bytes, &over);
+        bytes = spoil(&edit, frame, bytes, u16(request) == NAMED_CALL, &over);
     if (spoiled && edit.spoil == SPOIL_GONE)
         refusals = 1 + edit.value % 4;
     pthread_mutex_unlock(&lock);

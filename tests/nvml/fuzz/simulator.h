@@ -28,6 +28,8 @@ enum spoil {
     SPOIL_EMPTY,      /* success without a payload */
     SPOIL_STALE,      /* an answer to an older request first */
     SPOIL_NUMBERS,    /* success with some numbers and a text, as a named call has it */
+    SPOIL_LIST,       /* its list made longer or shorter by repeating what is in it */
+    SPOIL_TEXT,       /* the text at its end made longer or shorter */
     SPOIL_COUNT
 };
 
