@@ -2,6 +2,10 @@
 
 #include "abi.h"
 
+struct placement {
+    unsigned int start, size;
+};
+
 #define DEVICE {KIND_DEVICE, 0, 0}
 #define INSTANCE {KIND_INSTANCE, 0, 0}
 #define COMPUTE {KIND_COMPUTE, 0, 0}
@@ -167,11 +171,11 @@ const struct row rows[] = {
     ROW(nvmlDeviceGetGpuInstanceProfileInfoV, DEVICE, NUMBER, VERSIONED(nvmlGpuInstanceProfileInfo_v2_t, 2)),
     ROW(nvmlDeviceGetGpuInstanceProfileInfoV, DEVICE, NUMBER, VERSIONED(nvmlGpuInstanceProfileInfo_v3_t, 3)),
     ROW(nvmlDeviceGetGpuInstanceProfileInfoByIdV, DEVICE, PROFILE, VERSIONED(nvmlGpuInstanceProfileInfo_v2_t, 2)),
-    ROW(nvmlDeviceGetGpuInstancePossiblePlacements, DEVICE, PROFILE, LIST(nvmlPlacement_t), COUNT),
-    ROW(nvmlDeviceGetGpuInstancePossiblePlacements_v2, DEVICE, PROFILE, LIST(nvmlPlacement_t), COUNT),
+    ROW(nvmlDeviceGetGpuInstancePossiblePlacements, DEVICE, PROFILE, LIST(struct placement), COUNT),
+    ROW(nvmlDeviceGetGpuInstancePossiblePlacements_v2, DEVICE, PROFILE, LIST(struct placement), COUNT),
     ROW(nvmlDeviceGetGpuInstanceRemainingCapacity, DEVICE, PROFILE, WORD),
     ROW(nvmlDeviceCreateGpuInstance, DEVICE, PROFILE, INSTANCE_OUT),
-    ROW(nvmlDeviceCreateGpuInstanceWithPlacement, DEVICE, PROFILE, IN(nvmlPlacement_t), INSTANCE_OUT),
+    ROW(nvmlDeviceCreateGpuInstanceWithPlacement, DEVICE, PROFILE, IN(struct placement), INSTANCE_OUT),
     ROW(nvmlDeviceGetGpuInstances, DEVICE, PROFILE, LIST(nvmlGpuInstance_t), COUNT),
     ROW(nvmlDeviceGetGpuInstanceById, DEVICE, NUMBER, INSTANCE_OUT),
     ROW(nvmlGpuInstanceGetInfo, INSTANCE, OUT(nvmlGpuInstanceInfo_t)),
@@ -181,9 +185,9 @@ const struct row rows[] = {
     ROW(nvmlGpuInstanceGetComputeInstanceProfileInfoV, INSTANCE, NUMBER, NUMBER,
         VERSIONED(nvmlComputeInstanceProfileInfo_v3_t, 3)),
     ROW(nvmlGpuInstanceGetComputeInstanceRemainingCapacity, INSTANCE, NUMBER, WORD),
-    ROW(nvmlGpuInstanceGetComputeInstancePossiblePlacements, INSTANCE, NUMBER, LIST(nvmlPlacement_t), COUNT),
+    ROW(nvmlGpuInstanceGetComputeInstancePossiblePlacements, INSTANCE, NUMBER, LIST(struct placement), COUNT),
     ROW(nvmlGpuInstanceCreateComputeInstance, INSTANCE, NUMBER, COMPUTE_OUT),
-    ROW(nvmlGpuInstanceCreateComputeInstanceWithPlacement, INSTANCE, NUMBER, IN(nvmlPlacement_t), COMPUTE_OUT),
+    ROW(nvmlGpuInstanceCreateComputeInstanceWithPlacement, INSTANCE, NUMBER, IN(struct placement), COMPUTE_OUT),
     ROW(nvmlGpuInstanceGetComputeInstances, INSTANCE, NUMBER, LIST(nvmlComputeInstance_t), COUNT),
     ROW(nvmlGpuInstanceGetComputeInstanceById, INSTANCE, NUMBER, COMPUTE_OUT),
     ROW(nvmlComputeInstanceGetInfo, COMPUTE, OUT(nvmlComputeInstanceInfo_t)),
