@@ -233,6 +233,8 @@ typedef struct {
     unsigned int start;
     unsigned int size;
 } nvmlPlacement_t;
+typedef nvmlPlacement_t nvmlGpuInstancePlacement_t;
+typedef nvmlPlacement_t nvmlComputeInstancePlacement_t;
 
 typedef struct {
     unsigned int id;

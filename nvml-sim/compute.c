@@ -25,13 +25,13 @@ EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuIn
                                                                        unsigned int profile_id, unsigned int *count);
 EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t instance,
                                                                         unsigned int profile_id,
-                                                                        nvmlPlacement_t *placements,
+                                                                        nvmlComputeInstancePlacement_t *placements,
                                                                         unsigned int *count);
 EXPORT nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, unsigned int profile_id,
                                                          nvmlComputeInstance_t *compute);
 EXPORT nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInstance_t instance,
                                                                       unsigned int profile_id,
-                                                                      const nvmlPlacement_t *placement,
+                                                                      const nvmlComputeInstancePlacement_t *placement,
                                                                       nvmlComputeInstance_t *compute);
 EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsigned int profile_id,
                                                        nvmlComputeInstance_t *computes, unsigned int *count);
@@ -122,7 +122,8 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_
 }
 
 nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t instance, unsigned int profile_id,
-                                                                 nvmlPlacement_t *placements, unsigned int *count)
+                                                                 nvmlComputeInstancePlacement_t *placements,
+                                                                 unsigned int *count)
 {
     CALL(call);
     uint32_t numbers;
@@ -175,7 +176,7 @@ nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, un
 }
 
 nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInstance_t instance, unsigned int profile_id,
-                                                               const nvmlPlacement_t *placement,
+                                                               const nvmlComputeInstancePlacement_t *placement,
                                                                nvmlComputeInstance_t *compute)
 {
     struct target target;

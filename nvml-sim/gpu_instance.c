@@ -25,15 +25,17 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, un
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned int profile_id,
                                                              nvmlGpuInstanceProfileInfo_v2_t *info);
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned int profile_id,
-                                                               nvmlPlacement_t *placements, unsigned int *count);
+                                                               nvmlGpuInstancePlacement_t *placements,
+                                                               unsigned int *count);
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned int profile_id,
-                                                                  nvmlPlacement_t *placements, unsigned int *count);
+                                                                  nvmlGpuInstancePlacement_t *placements,
+                                                                  unsigned int *count);
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned int profile_id,
                                                               unsigned int *count);
 EXPORT nvmlReturn_t nvmlDeviceCreateGpuInstance(nvmlDevice_t device, unsigned int profile_id,
                                                 nvmlGpuInstance_t *instance);
 EXPORT nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsigned int profile_id,
-                                                             const nvmlPlacement_t *placement,
+                                                             const nvmlGpuInstancePlacement_t *placement,
                                                              nvmlGpuInstance_t *instance);
 EXPORT nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance);
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int profile_id,
@@ -178,7 +180,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsig
  * it also says how much room there is, as every known client has it: a simulator's word is no reason to write further.
  */
 nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned int profile_id,
-                                                           nvmlPlacement_t *placements, unsigned int *count)
+                                                           nvmlGpuInstancePlacement_t *placements, unsigned int *count)
 {
     CALL(call);
     TRY(call_gpu(&call, OPCODE_PLACEMENTS, device));
@@ -202,7 +204,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, 
 }
 
 nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned int profile_id,
-                                                        nvmlPlacement_t *placements, unsigned int *count)
+                                                        nvmlGpuInstancePlacement_t *placements, unsigned int *count)
 {
     return nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, profile_id, placements, count);
 }
@@ -238,7 +240,8 @@ static struct instance take_instance(struct reader *in)
 }
 
 nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsigned int profile_id,
-                                                      const nvmlPlacement_t *placement, nvmlGpuInstance_t *instance)
+                                                      const nvmlGpuInstancePlacement_t *placement,
+                                                      nvmlGpuInstance_t *instance)
 {
     CALL(call);
     TRY(call_gpu(&call, OPCODE_CREATE, device));

@@ -66,7 +66,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     CALL(call);
     uint32_t numbers;
     int64_t since = lastSeenTimeStamp > INT64_MAX ? INT64_MAX : (int64_t)lastSeenTimeStamp;
-    TRY(named_begin(&call, __func__, device, TAKES_DEVICE));
+    TRY(named_begin(&call, "nvmlDeviceGetProcessUtilization", device, TAKES_DEVICE));
     NEED(count);
     TRY(named_send(&call, NUMBERS(1, since), &numbers));
     call.in.failed |= numbers % NUMBERS_PER_SAMPLE != 0;
