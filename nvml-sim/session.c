@@ -7,6 +7,7 @@
 #include "frames.h"
 #include "handles.h"
 #include "events.h"
+#include "trouble.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,18 +90,22 @@ unsigned int session_epoch(void)
 
 void session_prepare(void)
 {
+    const char *path = getenv("TESELA_SIM_SOCKET");
+    if (!path || !*path)
+        path = DEFAULT_SOCKET;
+    size_t size = strlen(path);
+    bool fits = size < sizeof address.sun_path;
     pthread_mutex_lock(&lock);
     if (!atomic_load(&initialised)) {
-        const char *path = getenv("TESELA_SIM_SOCKET");
-        if (!path || !*path)
-            path = DEFAULT_SOCKET;
-        size_t size = strlen(path);
-        addressed = size < sizeof address.sun_path;
+        addressed = fits;
         memset(&address, 0, sizeof address);
         address.sun_family = AF_UNIX;
-        memcpy(address.sun_path, path, addressed ? size : 0);
+        memcpy(address.sun_path, path, fits ? size : 0);
+        trouble_prepare();
     }
     pthread_mutex_unlock(&lock);
+    if (!fits)
+        trouble_tell(TROUBLE_PATH, path, 0);
 }
 
 void session_count_up(void)
@@ -143,25 +148,26 @@ static int open_socket(void)
     return higher;
 }
 
-/* A socket of a slot of its own, so that a fork in any moment finds every descriptor. NULL: no slot or no descriptor. */
-static struct connection *open_slot(struct sockaddr_un *to)
+/* A socket of a slot of its own, so that a fork in any moment finds every descriptor. */
+static enum trouble open_slot(struct connection **out, struct sockaddr_un *to)
 {
     struct connection *slot = NULL;
     pthread_mutex_lock(&lock);
+    enum trouble trouble = addressed ? TROUBLE_SLOTS : TROUBLE_PATH;
+    *to = address;
     for (int i = 0; i < MAX_CONNECTIONS && addressed && !slot; i++)
         if (connections[i].state == SLOT_FREE)
             slot = &connections[i];
     if (slot) {
         *slot = (struct connection){.state = SLOT_USED, .fd = open_socket()};
         slot->epoch = atomic_load(&epoch);
-        *to = address;
-        if (slot->fd < 0) {
+        trouble = slot->fd < 0 ? TROUBLE_SOCKET : TROUBLE_NONE;
+        if (trouble != TROUBLE_NONE)
             close_locked(slot);
-            slot = NULL;
-        }
     }
     pthread_mutex_unlock(&lock);
-    return slot;
+    *out = slot;
+    return trouble;
 }
 
 static enum link greet(int fd)
@@ -194,29 +200,57 @@ static enum link greet(int fd)
 }
 
 /* Whoever has the slot uses its descriptor without the lock: only the owner closes it, and only a child of fork else. */
-static enum link open_connection(struct connection **out)
+static enum trouble connect_slot(const struct connection *slot, const struct sockaddr_un *to)
 {
-    struct sockaddr_un to;
-    struct connection *slot = open_slot(&to);
-    if (!slot)
-        return LINK_LOST;
     const struct timeval silence = {.tv_sec = SILENCE_MS / 1000};
     int connected;
     if (setsockopt(slot->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) ||
-        setsockopt(slot->fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence)) {
-        connection_close(slot);
-        return LINK_LOST;
-    }
+        setsockopt(slot->fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence))
+        return TROUBLE_SOCKET;
     do
-        connected = connect(slot->fd, (const struct sockaddr *)&to, sizeof to);
+        connected = connect(slot->fd, (const struct sockaddr *)to, sizeof *to);
     while (connected && errno == EINTR);
-    enum link link = connected && errno != EISCONN ? LINK_LOST : greet(slot->fd);
-    if (link != LINK_OK) {
-        connection_close(slot);
-        return link;
+    return connected && errno != EISCONN ? TROUBLE_CONNECT : TROUBLE_NONE;
+}
+
+static enum trouble trouble_of(enum link link)
+{
+    switch (link) {
+    case LINK_LOST:
+        return TROUBLE_SILENCE;
+    case LINK_BAD:
+        return TROUBLE_BAD;
+    case LINK_OTHER:
+        return TROUBLE_OTHER;
+    case LINK_OK:
+    case LINK_NO_MEMORY:
+        break;
     }
-    *out = slot;
-    return LINK_OK;
+    return TROUBLE_NONE;
+}
+
+static enum link open_connection(struct connection **out)
+{
+    struct sockaddr_un to;
+    struct connection *slot;
+    errno = 0;
+    enum trouble trouble = open_slot(&slot, &to);
+    bool opened = trouble == TROUBLE_NONE;
+    if (opened)
+        trouble = connect_slot(slot, &to);
+    int number = trouble == TROUBLE_NONE || trouble == TROUBLE_SLOTS ? 0 : errno;
+    enum link link = LINK_LOST;
+    if (trouble == TROUBLE_NONE) {
+        link = greet(slot->fd);
+        trouble = trouble_of(link);
+    }
+    if (link == LINK_OK)
+        *out = slot;
+    else if (opened)
+        connection_close(slot);
+    if (trouble != TROUBLE_PATH) /* session_prepare has told it, with the path */
+        trouble_tell(trouble, to.sun_path, number);
+    return link;
 }
 
 enum link connection_take(struct connection **out, bool idle_too)

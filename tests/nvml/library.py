@@ -32,6 +32,8 @@ MACHINE = "a100-40gb:mig,h100-80gb:fabric"
 A100, H100 = 0, 1
 NO_INSTANCE = 0xFFFFFFFF
 _TESELA = "import sys; from tesela.cli.main import main; sys.exit(main())"
+OTHER_VERSIONS = bytes.fromhex("0d000000 00000000 19000000 01000000 3f")
+"""The answer to a hello of a simulator that speaks none of the protocol versions offered."""
 START_TIMEOUT_S = 30.0
 """For a process of Python to come up on a machine where others work."""
 

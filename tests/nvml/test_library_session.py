@@ -99,9 +99,7 @@ def test_init_with_a_path_that_no_socket_can_have(library, monkeypatch):
 
 
 def test_a_simulator_of_other_versions(library, socket_path):
-    refusal = b"\x01\x00\x00\x00?"
-    hello = len(refusal + b"\0" * 8).to_bytes(4, "little") + b"\0\0\0\0" + b"\x19\0\0\0" + refusal
-    with lib.answering(socket_path, hello):
+    with lib.answering(socket_path, lib.OTHER_VERSIONS):
         assert library.nvmlInit_v2() == codes.LIB_RM_VERSION_MISMATCH
 
 
