@@ -104,7 +104,7 @@ def test_a_mode_change_can_stay_pending_with_a_status(machine, nvml):
         (Fault(function="destroy"), "function"),
         (Fault(function="get_name", gpu="9"), "gpu"),
         (Fault(function="get_name", times=0), "times"),
-        (Fault(function="get_name", after=-1), "times"),
+        (Fault(function="get_name", after=-1), "after"),
         (Fault(function="get_name", code=codes.SUCCESS), "code"),
         (Fault(function="destroy_gpu_instance", code=codes.SUCCESS, when="after"), "code"),
         (Fault(function="get_name", activation_status=19), "activation_status"),

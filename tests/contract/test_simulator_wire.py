@@ -347,7 +347,7 @@ def test_a_fault_can_be_sent(server, admin):
 def test_the_status_tells_what_is_injected(admin):
     admin.send({"op": "slow", "function": "*", "seconds": 0.001})
     injected = admin.send({"op": "status"})["misbehaviours"]
-    assert injected == [{"kind": "latency", "function": "*", "seconds": 0.001, "gpu": None}]
+    assert injected == [{"kind": "latency", "function": "*", "seconds": 0.001, "gpu": None, "after": 0, "times": None}]
 
 
 @pytest.mark.parametrize(

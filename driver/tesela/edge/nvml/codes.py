@@ -9,18 +9,32 @@ UNINITIALIZED: Final = 1
 INVALID_ARGUMENT: Final = 2
 NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4
+ALREADY_INITIALIZED: Final = 5
 NOT_FOUND: Final = 6
 INSUFFICIENT_SIZE: Final = 7
+INSUFFICIENT_POWER: Final = 8
 DRIVER_NOT_LOADED: Final = 9
 TIMEOUT: Final = 10
+IRQ_ISSUE: Final = 11
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
+CORRUPTED_INFOROM: Final = 14
 GPU_IS_LOST: Final = 15
 RESET_REQUIRED: Final = 16
+OPERATING_SYSTEM: Final = 17
 LIB_RM_VERSION_MISMATCH: Final = 18
 IN_USE: Final = 19
+MEMORY: Final = 20
+NO_DATA: Final = 21
+VGPU_ECC_NOT_SUPPORTED: Final = 22
 INSUFFICIENT_RESOURCES: Final = 23
+FREQ_NOT_SUPPORTED: Final = 24
 ARGUMENT_VERSION_MISMATCH: Final = 25
+DEPRECATED: Final = 26
+NOT_READY: Final = 27
+GPU_NOT_FOUND: Final = 28
+INVALID_STATE: Final = 29
+RESET_TYPE_NOT_SUPPORTED: Final = 30
 UNKNOWN: Final = 999
 
 GPU_GONE: Final = (GPU_IS_LOST, NOT_FOUND)
@@ -29,7 +43,7 @@ GPU_GONE: Final = (GPU_IS_LOST, NOT_FOUND)
 RETURN_CODES: Final[dict[str, int]] = {
     name: value for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
 }
-"""The return codes above by name. Keep constants of other kinds below: they share numbers with these."""
+"""All return codes by name: nvmlReturn_t. Keep constants of other kinds below: they share numbers with these."""
 HIGHEST_RETURN_CODE: Final = 30
 """nvmlReturn_t has no gaps below it; only UNKNOWN lies above."""
 
@@ -39,18 +53,32 @@ TEXTS: Final[dict[int, str]] = {
     INVALID_ARGUMENT: "Invalid Argument",
     NOT_SUPPORTED: "Not Supported",
     NO_PERMISSION: "Insufficient Permissions",
+    ALREADY_INITIALIZED: "Already Initialized",
     NOT_FOUND: "Not Found",
     INSUFFICIENT_SIZE: "Insufficient Size",
+    INSUFFICIENT_POWER: "Insufficient External Power",
     DRIVER_NOT_LOADED: "Driver Not Loaded",
     TIMEOUT: "Timeout",
+    IRQ_ISSUE: "Interrupt Request Issue",
     LIBRARY_NOT_FOUND: "NVML Shared Library Not Found",
     FUNCTION_NOT_FOUND: "Function Not Found",
+    CORRUPTED_INFOROM: "Corrupted infoROM",
     GPU_IS_LOST: "GPU is lost",
     RESET_REQUIRED: "GPU requires reset",
+    OPERATING_SYSTEM: "The operating system has blocked the request.",
     LIB_RM_VERSION_MISMATCH: "RM has detected an NVML/RM version mismatch.",
     IN_USE: "In use by another client",
+    MEMORY: "Insufficient Memory",
+    NO_DATA: "No data",
+    VGPU_ECC_NOT_SUPPORTED: "ECC is not supported on this vGPU",
     INSUFFICIENT_RESOURCES: "Insufficient Resources",
+    FREQ_NOT_SUPPORTED: "Frequency not supported",
     ARGUMENT_VERSION_MISMATCH: "Argument version mismatch",
+    DEPRECATED: "Deprecated",
+    NOT_READY: "Not Ready",
+    GPU_NOT_FOUND: "GPU Not Found",
+    INVALID_STATE: "Invalid State",
+    RESET_TYPE_NOT_SUPPORTED: "Reset type not supported",
     UNKNOWN: "Unknown Error",
 }
 

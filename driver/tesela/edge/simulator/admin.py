@@ -107,7 +107,11 @@ def _fail(machine: Machine, fields: Fields) -> None:
 
 def _slow(machine: Machine, fields: Fields) -> None:
     latency = Latency(
-        function=fields.text("function"), seconds=fields.seconds("seconds"), gpu=fields.optional_text("gpu")
+        function=fields.text("function"),
+        seconds=fields.seconds("seconds"),
+        gpu=fields.optional_text("gpu"),
+        after=fields.optional_number("after") or 0,
+        times=fields.optional_number("times"),
     )
     fields.finish()
     machine.inject(latency)

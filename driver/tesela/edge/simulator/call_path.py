@@ -44,9 +44,11 @@ class CallPath:
         body: Callable[[], R],
         *,
         not_activated: Callable[[int], R] | None = None,
+        also: str | None = None,
     ) -> R:
         """Runs `body` as the NVML call `function` (port name): hooks, latency, hangs, faults, then the rule itself.
 
+        `also` is a second name by which faults know this call.
         `not_activated` runs instead where a fault says that a MIG mode stays pending, with that activation status.
         """
         if not self.on_call and self._faults.is_empty:
@@ -55,7 +57,7 @@ class CallPath:
             except Refused as refused:
                 raise nvml_error(refused.code, function) from None
         self._tell(function, "before")
-        verdict = self._faults.verdict(function, gpu_uuid)
+        verdict = self._faults.verdict({function, also}, gpu_uuid)
         with self._held_up(function, gpu_uuid, verdict):
             result = self._decide(function, verdict.fault, body, not_activated)
         self._tell(function, "after")

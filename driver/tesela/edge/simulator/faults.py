@@ -1,21 +1,20 @@
 """Faults and latencies as data, and the script that decides which of them a call meets.
 
-Functions are named as the port names them or as NVML does; both mean the same. GPUs are named by UUID. What a fault
+Functions are named as the port names them or as NVML does (`fault_names`). GPUs are named by UUID. What a fault
 does to a call is decided in `machine`; nothing here sleeps or raises NVML's codes.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from tesela.core.errors import DocumentError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
-from tesela.edge.simulator.named import NAMED, fault_name
-
-ANY_FUNCTION: Final = "*"
+from tesela.edge.simulator.fault_names import ANY_FUNCTION, method_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +37,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Every call of `function` ("*": of any) takes `seconds` longer, until cleared."""
+    """`function` ("*": any) takes `seconds` longer: after `after` calls that pass, for `times` calls (None: all)."""
 
     function: str
     seconds: float
     gpu: str | None = None
+    after: int = 0
+    times: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,12 @@ class Verdict:
 
 
 NOTHING: Final = Verdict()
+_LONGEST_LATENCY_S: Final = 3600
 
 
 @dataclass(slots=True)
 class _Armed:
-    what: Fault | Hang
+    what: Misbehaviour
     function: str
     passed: int = 0
     fired: int = 0
@@ -96,82 +98,73 @@ class FaultScript:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._armed: list[_Armed] = []
-        self._latencies: list[tuple[str, Latency]] = []
 
     def add(self, what: Misbehaviour) -> None:
         """Arms `what`. DocumentError: an unknown function, or a misbehaviour that function cannot show."""
         function = method_of(what.function)
-        match what:
-            case Latency(seconds=seconds):
-                if not 0 <= seconds <= 3600:
-                    raise DocumentError("seconds", f"{seconds} is outside 0..3600")
-                with self._lock:
-                    self._latencies.append((function, what))
-            case Fault() | Hang():
-                _check(what, function)
-                with self._lock:
-                    self._armed.append(_Armed(what, function))
+        _check(what, function)
+        with self._lock:
+            self._armed.append(_Armed(what, function))
 
     def clear(self) -> None:
         """Forgets every fault, latency and hang that has not begun."""
         with self._lock:
             self._armed.clear()
-            self._latencies.clear()
 
     def list(self) -> tuple[Misbehaviour, ...]:
         """What is still armed."""
         with self._lock:
-            return (*(armed.what for armed in self._armed), *(latency for _, latency in self._latencies))
+            return tuple(armed.what for armed in self._armed)
 
     @property
     def is_empty(self) -> bool:
         """Whether no call can meet anything."""
-        return not self._armed and not self._latencies
+        return not self._armed
 
-    def verdict(self, function: str, gpu_uuid: str | None) -> Verdict:
-        """What this call of `function` (port name) on `gpu_uuid` meets; counts it."""
+    def verdict(self, functions: AbstractSet[str | None], gpu_uuid: str | None) -> Verdict:
+        """What a call on `gpu_uuid` that faults know by each of `functions` meets; counts it."""
         if self.is_empty:
             return NOTHING
         with self._lock:
-            latency_s = sum(w.seconds for f, w in self._latencies if _concerns(f, w.gpu, function, gpu_uuid))
-            hang, fault = False, None
+            latency_s, hang, fault = 0.0, False, None
             for armed in self._armed:
-                if not _concerns(armed.function, armed.what.gpu, function, gpu_uuid):
+                if armed.function not in {*functions, ANY_FUNCTION} or armed.what.gpu not in {None, gpu_uuid}:
                     continue
-                if isinstance(armed.what, Hang):
-                    hang = armed.fires() or hang
-                elif fault is None and armed.fires():
-                    fault = armed.what
+                match armed.what:
+                    case Hang():
+                        hang = armed.fires() or hang
+                    case Latency(seconds=seconds):
+                        latency_s += seconds if armed.fires() else 0.0
+                    case Fault() as candidate:
+                        # The first one alone counts the call: the next one's turn comes after it.
+                        if fault is None and armed.fires():
+                            fault = candidate
             self._armed = [armed for armed in self._armed if not armed.exhausted]
             return Verdict(latency_s=latency_s, hang=hang, fault=fault)
 
 
-def method_of(function: str) -> str:
-    """The port's name of `function`, which may be NVML's, or NVML's where the port has none. DocumentError: unknown."""
-    method = fault_name(function)
-    if method not in FUNCTIONS and method not in NAMED and method != ANY_FUNCTION:
-        known = sorted({*FUNCTIONS.values(), *NAMED})
-        raise DocumentError(
-            "function", f"{function!r} is no NVML function that is simulated; known are {', '.join(known)}"
-        )
-    return method
+def _check(what: Misbehaviour, function: str) -> None:
+    if what.after < 0:
+        raise DocumentError("after", f"{what.after} is no number of calls that pass; give 0 or more")
+    if what.times is not None and what.times < 1:
+        raise DocumentError("times", f"{what.times} is no number of calls that meet it; give 1 or more")
+    match what:
+        case Latency(seconds=seconds) if not 0 <= seconds <= _LONGEST_LATENCY_S:
+            raise DocumentError("seconds", f"{seconds} is outside 0..{_LONGEST_LATENCY_S}")
+        case Fault():
+            _check_fault(what, function)
+        case _:
+            pass
 
 
-def _concerns(armed_function: str, armed_gpu: str | None, function: str, gpu_uuid: str | None) -> bool:
-    return armed_function in {function, ANY_FUNCTION} and armed_gpu in {None, gpu_uuid}
-
-
-def _check(what: Fault | Hang, function: str) -> None:
-    if what.after < 0 or (what.times is not None and what.times < 1):
-        raise DocumentError("times", "a fault passes 0 or more calls and then meets 1 or more")
-    if isinstance(what, Hang):
-        return
+def _check_fault(what: Fault, function: str) -> None:
+    nvml = FUNCTIONS.get(function, function)
     code = what.code if what.activation_status is None else what.activation_status
     if code != codes.UNKNOWN and not 0 <= code <= codes.HIGHEST_RETURN_CODE:
         known = f"0 to {codes.HIGHEST_RETURN_CODE} and {codes.UNKNOWN}"
         raise DocumentError("code", f"NVML has no return code {code}; it has {known}")
     if what.activation_status is not None:
         if function != "set_mig_mode":
-            raise DocumentError("activation_status", f"only set_mig_mode has one, not {function}")
+            raise DocumentError("activation_status", f"only nvmlDeviceSetMigMode has one, not {nvml}")
     elif what.code == codes.SUCCESS and not (function.startswith("destroy_") and what.when == "before"):
-        raise DocumentError("code", f"SUCCESS without effect is known of destroy calls only, not of {function}")
+        raise DocumentError("code", f"SUCCESS without effect is known of destroy calls only, not of {nvml}")

@@ -6,9 +6,11 @@ latencies and hangs meet these calls as they meet the port's; a function that th
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from importlib import resources
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
@@ -49,6 +51,12 @@ _PARTS: Final = (
 )
 NAMED: Final[dict[str, Row]] = {row.function: row for part in _PARTS for row in part.ROWS}
 """Every named call."""
+UNSIMULATED: Final[frozenset[str]] = frozenset(
+    json.loads((resources.files("tesela.edge.simulator") / "unsimulated.json").read_text(encoding="utf-8"))
+)
+"""What the C library exports and nobody simulates; a test holds the list to nvml-sim."""
+HANDLE_BY_INDEX: Final = "nvmlDeviceGetHandleByIndex_v2"
+"""What faults call the search for a GPU by its index, the port's `get_uuid` with an index."""
 
 
 def fault_name(function: str) -> str:
@@ -67,10 +75,12 @@ class NamedCalls:
     def answer(self, request: NamedRequest) -> NamedAnswer:
         """What the function answers. NvmlError: its refusal, FUNCTION_NOT_FOUND where nobody simulates it."""
         row = NAMED.get(request.function)
+        gpu = request.gpu or None
         if row is None:
             self._tell_once(request.function)
+            if request.function in UNSIMULATED:
+                self.machine.perform(request.function, gpu, _refuse)
             raise NvmlError(codes.FUNCTION_NOT_FOUND, request.function, codes.TEXTS[codes.FUNCTION_NOT_FOUND])
-        gpu = request.gpu or None
         return self.machine.perform(fault_name(row.function), gpu, lambda: self._apply(row, request))
 
     def _apply(self, row: Row, request: NamedRequest) -> NamedAnswer:
@@ -97,3 +107,7 @@ class NamedCalls:
                 return
             self._unknown.add(name)
         _LOG.warning("a client called %s, which the simulator does not know: FUNCTION_NOT_FOUND", name)
+
+
+def _refuse() -> NoReturn:
+    raise Refused(codes.FUNCTION_NOT_FOUND)

@@ -28,6 +28,7 @@ from tesela.edge.simulator.event_set import RegisteredEvents
 from tesela.edge.simulator.events import Event, Registration
 from tesela.edge.simulator.gpu import SimulatedGpu
 from tesela.edge.simulator.machine import Machine
+from tesela.edge.simulator.named import HANDLE_BY_INDEX
 from tesela.edge.simulator.refused import Refused
 
 R = TypeVar("R")
@@ -69,13 +70,18 @@ class SimulatedNvml:
         return self._node("get_device_count", lambda: len(self.machine.visible_uuids()))
 
     def get_uuid(self, index: int) -> str:
-        def rule() -> str:
+        def find() -> str | None:
             visible = self.machine.visible_uuids()
-            if not 0 <= index < len(visible):
-                raise Refused(codes.INVALID_ARGUMENT)
-            return self.machine.with_gpu(visible[index], lambda gpu: gpu.uuid)
+            return visible[index] if 0 <= index < len(visible) else None
 
-        return self._node("get_uuid", rule)
+        def rule() -> str:
+            found = find()
+            if found is None:
+                raise Refused(codes.INVALID_ARGUMENT)
+            return self.machine.with_gpu(found, lambda gpu: gpu.uuid)
+
+        self._require_init("get_uuid")
+        return self.machine.perform("get_uuid", find(), rule, also=HANDLE_BY_INDEX)
 
     def get_index(self, gpu_uuid: str) -> int:
         return self._read("get_index", gpu_uuid, lambda gpu: self.machine.visible_uuids().index(gpu.uuid))
