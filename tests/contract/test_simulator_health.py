@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -121,11 +123,12 @@ def test_a_recovery_action_is_shown_by_name(machine):
     [
         ({"op": "xid", "gpu": "0", "xid": 0}, "outside 1..999"),
         ({"op": "xid", "gpu": "0", "xid": 94, "gi": 3}, "has no GPU instance 3"),
-        ({"op": "xid", "gpu": "0", "xid": 94, "ci": 0}, "has no compute instance 0"),
+        ({"op": "xid", "gpu": "0", "xid": 94, "ci": 0}, "is an id within a GPU instance"),
         ({"op": "ecc", "gpu": "0"}, "nothing to do"),
         ({"op": "ecc", "gpu": "0", "corrected": -1}, "outside 0..1000000000"),
         ({"op": "ecc", "gpu": "0", "mode": "maybe"}, "neither on nor off"),
         ({"op": "remap", "gpu": "0"}, "nothing to do"),
+        ({"op": "remap", "gpu": "0", "uncorrectable": 513}, "512 spare rows, and this one has 512 left"),
         ({"op": "recovery-action", "gpu": "0", "action": 8}, "it has 0 NONE, 1 GPU_RESET"),
         ({"op": "busy", "gpu": "0", "pid": 0}, "outside 1..2147483647"),
         ({"op": "busy", "gpu": "0", "pid": 2147483647, "real": True}, "no process 2147483647 lives"),
@@ -134,6 +137,25 @@ def test_a_recovery_action_is_shown_by_name(machine):
 def test_what_cannot_be_done_is_refused(machine, document, problem):
     with pytest.raises(DocumentError, match=problem.replace(".", r"\.")):
         perform(machine, **document)
+
+
+def test_spare_rows_are_used_up(machine):
+    perform(machine, op="remap", gpu="0", correctable=500)
+    with pytest.raises(DocumentError, match="this one has 12 left"):
+        perform(machine, op="remap", gpu="0", uncorrectable=13)
+
+
+def test_nobody_can_use_a_lost_gpu(machine):
+    machine.lose("0")
+    with pytest.raises(DocumentError, match="has fallen off the bus"):
+        perform(machine, op="busy", gpu="0", pid=7)
+
+
+def test_a_real_process_is_called_as_the_kernel_calls_it(machine):
+    perform(machine, op="busy", gpu="0", pid=os.getpid(), real=True)
+    (process,) = machine.gpu("0").processes
+    perform(machine, op="idle", gpu="0", pid=os.getpid())
+    assert (process.name, process.real) == (Path("/proc/self/comm").read_text().strip(), True)
 
 
 def test_without_ecc_no_errors_are_counted(machine):

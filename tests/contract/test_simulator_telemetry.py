@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from contract.named_world import NamedWorld
+from tesela.core.errors import DocumentError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import FabricInfo
 from tesela.edge.simulator.boards import BOARDS
@@ -177,8 +178,17 @@ def test_the_port_counts_reserved_memory_as_used(world):
 
 
 def test_nobody_holds_more_than_there_is(world):
-    busy(world, memory_bytes=1 << 50)
+    busy(world, memory_bytes=81152 * MIB)
+    with pytest.raises(DocumentError, match=r"memory_mib: 1 MiB do not fit: GPU .* has 0 MiB free"):
+        busy(world, memory_bytes=MIB)
     assert ask(world, "nvmlDeviceGetMemoryInfo_v2")[2] == 0
+
+
+def test_a_process_fits_its_partition(world):
+    device = world.mig_device()
+    process = Process(pid=7, gi_id=device.gi_id, ci_id=device.ci_id, memory_bytes=40960 * MIB)
+    with pytest.raises(DocumentError, match=rf"do not fit: GPU instance {device.gi_id} has \d+ MiB free"):
+        world.machine.add_process(world.gpu, process)
 
 
 def test_a_partition_is_filled_by_all_who_use_it(world):

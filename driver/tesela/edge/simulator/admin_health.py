@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MAX_XID: Final = 999
 """NVML's number for an Xid that it does not know; NVIDIA's catalogue stays far below."""
+MOST_REMAPPED_ROWS: Final = 512
+"""Of one GPU's memory, whatever the cause (NVIDIA GPU Memory Error Management, row remapping)."""
 _ECC_MODES: Final = {"on": 1, "off": 0}
 
 
@@ -65,6 +67,11 @@ def _remap(machine: Machine, fields: Fields) -> None:
         raise DocumentError("correctable", "nothing to do: give rows, pending or failure")
 
     def change(health: GpuHealth) -> int:
+        left = MOST_REMAPPED_ROWS - health.remapped_correctable - health.remapped_uncorrectable
+        if correctable + uncorrectable > left:
+            field = "correctable" if correctable else "uncorrectable"
+            problem = f"a GPU has {MOST_REMAPPED_ROWS} spare rows, and this one has {left} left"
+            raise DocumentError(field, problem)
         health.remap(correctable=correctable, uncorrectable=uncorrectable, pending=pending, failure=failure)
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, get_args
 
 from tesela.core.errors import DocumentError
@@ -28,12 +29,13 @@ def _busy(machine: Machine, fields: Fields) -> None:
     memory_mib = fields.count("memory_mib")
     if memory_mib > _MAX_MEMORY_MIB:
         raise DocumentError("memory_mib", f"{memory_mib} is more than {_MAX_MEMORY_MIB}")
+    name = fields.optional_text("name")
     process = Process(
         pid=fields.number("pid"),
         gi_id=fields.optional_number("gi"),
         ci_id=fields.optional_number("ci"),
         kind=chosen,
-        name=fields.optional_text("name") or "simulated",
+        name=name or "simulated",
         memory_bytes=memory_mib << 20,
     )
     gpu, is_real = fields.text("gpu"), fields.flag("real")
@@ -44,8 +46,9 @@ def _busy(machine: Machine, fields: Fields) -> None:
         machine.add_process(gpu, process)
         return
     real = RealProcess.find(process.pid)
+    shown = process.name if name is not None else real.read_name() or process.name
     try:
-        machine.add_process(gpu, process)
+        machine.add_process(gpu, replace(process, name=shown, real=True))
     except DocumentError:
         real.close()
         raise

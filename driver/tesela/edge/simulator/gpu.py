@@ -52,6 +52,8 @@ class Process:
     name: str = "simulated"
     memory_bytes: int = 0
     """GPU memory that it holds."""
+    real: bool = False
+    """It exists on the simulator's machine, and leaves the GPU when it ends."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -128,10 +128,16 @@ class Machine(CallPath):
         self.events.release()
 
     def add_process(self, name: str, process: Process) -> None:
-        """Opens a context on the GPU or one of its instances. DocumentError: the instance does not exist."""
+        """Opens a context on the GPU or one of its instances.
+
+        DocumentError: the GPU is lost, the instance does not exist, or it has less memory than the process wants.
+        """
         gpu = self._find(name)
         with self._locks[gpu.uuid]:
+            if gpu.lost:
+                raise DocumentError("gpu", f"{gpu.uuid} has fallen off the bus; `tesela sim reset` brings it back")
             _check_instance(gpu, process.gi_id, process.ci_id)
+            _check_memory(gpu, process)
             gpu.processes.append(process)
             self._changed(gpu)
 
@@ -281,9 +287,21 @@ def build_machine(text: str) -> Machine:
     return Machine(parse_machine_spec(text))
 
 
+def _check_memory(gpu: SimulatedGpu, process: Process) -> None:
+    instance = gpu.instances.get(process.gi_id) if process.gi_id is not None else None
+    total, reserved, used = gpu.memory_use() if instance is None else gpu.instance_memory_use(instance)
+    free = total - reserved - used
+    if process.memory_bytes > free:
+        where = f"GPU {gpu.uuid}" if instance is None else f"GPU instance {instance.gi_id}"
+        wanted = process.memory_bytes >> 20
+        raise DocumentError("memory_mib", f"{wanted} MiB do not fit: {where} has {free >> 20} MiB free")
+
+
 def _check_instance(gpu: SimulatedGpu, gi_id: int | None, ci_id: int | None) -> None:
     instance = gpu.instances.get(gi_id) if gi_id is not None else None
     if gi_id is not None and instance is None:
         raise DocumentError("gi", f"GPU {gpu.uuid} has no GPU instance {gi_id}")
-    if ci_id is not None and (instance is None or ci_id not in instance.compute):
-        raise DocumentError("ci", f"GPU {gpu.uuid} has no compute instance {ci_id} there")
+    if ci_id is not None and instance is None:
+        raise DocumentError("ci", "is an id within a GPU instance; name that too")
+    if ci_id is not None and instance is not None and ci_id not in instance.compute:
+        raise DocumentError("ci", f"GPU instance {gi_id} of GPU {gpu.uuid} has no compute instance {ci_id}")

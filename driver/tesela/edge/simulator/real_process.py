@@ -43,6 +43,13 @@ class RealProcess:
                 descriptor = None  # an older kernel, or one that forbids it: look into /proc instead
         return cls(pid, descriptor, start_time)
 
+    def read_name(self) -> str:
+        """What the kernel calls it, its program's name in 15 bytes as a rule; "" once it has ended."""
+        try:
+            return Path(f"/proc/{self.pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        except OSError:
+            return ""
+
     def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended, waiting for that no longer than `timeout_s`."""
         if self._descriptor is not None:
