@@ -5,11 +5,12 @@ from nvml import library as lib
 
 pytestmark = pytest.mark.library
 
-INIT_TWICE = """
+INIT = """
 import ctypes
 library = ctypes.CDLL("libnvidia-ml.so.1")
-library.nvmlInit_v2(), library.nvmlInit_v2()
+library.nvmlInit_v2()
 """
+INIT_TWICE = f"{INIT}library.nvmlInit_v2()"
 WITHOUT_DESCRIPTORS = """
 import ctypes, resource
 library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -71,8 +72,8 @@ def test_no_descriptor_left(debug, server, socket_path):
 )
 def test_somebody_else_listens(answer, reason, debug, socket_path):
     with lib.answering(socket_path, answer):
-        said = list_said(INIT_TWICE, socket_path)
-    assert [line for line in said if reason in line] == said[:1]
+        (said,) = list_said(INIT, socket_path)
+    assert reason in said
 
 
 def test_a_simulator_that_answers_is_no_trouble(debug, server, socket_path):

@@ -40,6 +40,13 @@ def build_mig_parted() -> Path:
     return _build(HERE / "mig_parted", "github.com/NVIDIA/mig-parted/cmd/nvidia-mig-parted")
 
 
+def find_nvml_header() -> Path:
+    """The folder of NVIDIA's nvml.h, which comes with their Go binding: nothing of it is in this repository."""
+    binding = "github.com/NVIDIA/go-nvml"
+    _run_go(HERE / "walker", "mod", "download", binding)
+    return Path(_run_go(HERE / "walker", "list", "-m", "-f", "{{.Dir}}", binding).strip()) / "pkg" / "nvml"
+
+
 def _build(module: Path, package: str) -> Path:
     """The program's path in $TESELA_CACHE or ~/.cache/tesela, built if this content was not built before."""
     digest = hashlib.sha256(os.uname().machine.encode())
@@ -57,6 +64,12 @@ def _build(module: Path, package: str) -> Path:
 
 
 def _compile(module: Path, package: str, program: Path) -> None:
+    flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-extldflags=-Wl,-z,lazy"]
+    _run_go(module, "build", *flags, "-o", str(program), package)
+
+
+def _run_go(module: Path, *arguments: str) -> str:
+    """What `go` printed, in a module's folder."""
     go, compiler = shutil.which("go"), shutil.which(os.environ.get("CC") or "cc")
     if go is None or compiler is None:
         raise Missing("Go of the version in go.mod and a C compiler are needed: the Go binding of NVML is cgo")
@@ -64,10 +77,10 @@ def _compile(module: Path, package: str, program: Path) -> None:
     # of what it binds as deprecated.
     environment = {**os.environ, "CGO_ENABLED": "1", "CGO_CFLAGS": "-O2 -Wno-deprecated-declarations"}
     environment |= {"GOTOOLCHAIN": "local", "GOFLAGS": ""}
-    flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-extldflags=-Wl,-z,lazy"]
-    command = [go, "build", *flags, "-o", str(program), package]
+    command = [go, *arguments]
     done = subprocess.run(
         command, cwd=module, env=environment, timeout=BUILD_TIMEOUT_S, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise Missing(f"{module.name} was not built: {' '.join(command)}\n{done.stderr[-3000:]}")
+        raise Missing(f"{module.name}: {' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    return done.stdout
