@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.gpu import SimulatedGpu
 from tesela.edge.simulator.refused import Refused
-from tesela.edge.simulator.rows import NO_ANSWER, GpuRow, NodeRow, Row, number, words
+from tesela.edge.simulator.rows import NO_ANSWER, GpuRow, NodeRow, Row, always, not_supported, number, words
 from tesela.edge.simulator.targets import Asked, NamedAnswer, NamedRequest
 from tesela.edge.simulator.telemetry import board_of
 
@@ -71,15 +71,6 @@ def _gsp_firmware_version(asked: Asked) -> NamedAnswer:
     return words(asked.machine.spec.driver_version)
 
 
-def _unknown(_asked: Asked) -> NamedAnswer:
-    """Nobody published it for these boards, or these boards and Linux lack it."""
-    raise Refused(codes.NOT_SUPPORTED)
-
-
-def _off(_asked: Asked) -> NamedAnswer:
-    return number(0)
-
-
 def _set_persistence_mode(asked: Asked) -> NamedAnswer:
     (mode,) = asked.request.numbers
     if mode not in {0, 1}:
@@ -137,21 +128,21 @@ ROWS: Final[tuple[Row, ...]] = (
     GpuRow(function="nvmlDeviceGetPciInfo_v3", target="D", rule=_pci_info),
     GpuRow(function="nvmlDeviceGetBoardId", target="G", rule=_board_id),
     GpuRow(function="nvmlDeviceGetVbiosVersion", target="G", rule=_vbios_version),
-    GpuRow(function="nvmlDeviceGetBoardPartNumber", target="G", rule=_unknown),
-    GpuRow(function="nvmlDeviceGetInforomImageVersion", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetBoardPartNumber", target="G", rule=not_supported),
+    GpuRow(function="nvmlDeviceGetInforomImageVersion", target="G", rule=not_supported),
     GpuRow(function="nvmlDeviceGetGspFirmwareVersion", target="G", rule=_gsp_firmware_version),
-    GpuRow(function="nvmlDeviceGetDisplayMode", target="G", rule=_off),
-    GpuRow(function="nvmlDeviceGetDisplayActive", target="G", rule=_off),
-    GpuRow(function="nvmlDeviceGetAccountingMode", target="G", rule=_off),
-    GpuRow(function="nvmlDeviceSetAccountingMode", target="G", numbers=1, rule=_unknown),
-    GpuRow(function="nvmlDeviceGetAccountingBufferSize", target="G", rule=lambda _asked: number(4000)),
-    GpuRow(function="nvmlGpmQueryDeviceSupport", target="G", rule=_off),
-    GpuRow(function="nvmlDeviceGetGpuOperationMode", target="G", rule=_unknown),
-    GpuRow(function="nvmlDeviceGetDriverModel_v2", target="G", rule=_unknown),
-    GpuRow(function="nvmlDeviceGetHostVgpuMode", target="G", rule=_unknown),
-    GpuRow(function="nvmlDeviceGetInforomConfigurationChecksum", target="G", rule=_unknown),
+    GpuRow(function="nvmlDeviceGetDisplayMode", target="G", rule=always(0)),
+    GpuRow(function="nvmlDeviceGetDisplayActive", target="G", rule=always(0)),
+    GpuRow(function="nvmlDeviceGetAccountingMode", target="G", rule=always(0)),
+    GpuRow(function="nvmlDeviceSetAccountingMode", target="G", numbers=1, rule=not_supported),
+    GpuRow(function="nvmlDeviceGetAccountingBufferSize", target="G", rule=always(4000)),
+    GpuRow(function="nvmlGpmQueryDeviceSupport", target="G", rule=always(0)),
+    GpuRow(function="nvmlDeviceGetGpuOperationMode", target="G", rule=not_supported),
+    GpuRow(function="nvmlDeviceGetDriverModel_v2", target="G", rule=not_supported),
+    GpuRow(function="nvmlDeviceGetHostVgpuMode", target="G", rule=not_supported),
+    GpuRow(function="nvmlDeviceGetInforomConfigurationChecksum", target="G", rule=not_supported),
     GpuRow(function="nvmlDeviceGetGspFirmwareMode", target="G", rule=lambda _asked: NamedAnswer((1, 1))),
-    GpuRow(function="nvmlDeviceGetMultiGpuBoard", target="G", rule=lambda _asked: number(0)),
+    GpuRow(function="nvmlDeviceGetMultiGpuBoard", target="G", rule=always(0)),
     GpuRow(function="nvmlDeviceGetVirtualizationMode", target="G", rule=_virtualization_mode),
     GpuRow(
         function="nvmlDeviceGetAddressingMode",

@@ -8,7 +8,7 @@ from typing import Final
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.boards import PCIE_WIDTH, Board
 from tesela.edge.simulator.refused import Refused
-from tesela.edge.simulator.rows import NO_ANSWER, GpuRow, GpuRule, Row, number
+from tesela.edge.simulator.rows import NO_ANSWER, GpuRow, GpuRule, Row, always, not_supported, number
 from tesela.edge.simulator.targets import Asked, NamedAnswer
 from tesela.edge.simulator.telemetry import board_of, clock_mhz, clock_of_type, known, power_limit_mw
 
@@ -21,14 +21,6 @@ _MBIT_OF_A_PCIE_LANE: Final = {4: 16_000, 5: 32_000}
 
 def _fact(read: Callable[[Board], int | None]) -> GpuRule:
     return lambda asked: known(read(board_of(asked.gpu)))
-
-
-def _always(value: int) -> GpuRule:
-    return lambda _asked: number(value)
-
-
-def _refuse(_asked: Asked) -> NamedAnswer:
-    raise Refused(codes.NOT_SUPPORTED)
 
 
 def _temperature_threshold(asked: Asked) -> NamedAnswer:
@@ -123,30 +115,30 @@ def _bar1_memory(asked: Asked) -> NamedAnswer:
 _OF_A_GPU: Final[dict[str, GpuRule]] = {
     "nvmlDeviceGetNumGpuCores": _fact(lambda board: board.cores),
     "nvmlDeviceGetMemoryBusWidth": _fact(lambda board: board.memory_bus_bits),
-    "nvmlDeviceGetPowerManagementMode": _always(1),
+    "nvmlDeviceGetPowerManagementMode": always(1),
     "nvmlDeviceGetPowerManagementLimit": _power_limit,
     "nvmlDeviceGetEnforcedPowerLimit": _power_limit,
     "nvmlDeviceGetPowerManagementDefaultLimit": _fact(lambda board: board.power_limit_mw),
     "nvmlDeviceGetPowerManagementLimitConstraints": _power_constraints,
-    "nvmlDeviceGetPowerSource": _always(0),
-    "nvmlDeviceGetSupportedClocksEventReasons": _always(_ALL_REASONS),
+    "nvmlDeviceGetPowerSource": always(0),
+    "nvmlDeviceGetSupportedClocksEventReasons": always(_ALL_REASONS),
     "nvmlDeviceGetCurrPcieLinkGeneration": _fact(lambda board: board.pcie_generation),
     "nvmlDeviceGetMaxPcieLinkGeneration": _fact(lambda board: board.pcie_generation),
     "nvmlDeviceGetGpuMaxPcieLinkGeneration": _fact(lambda board: board.pcie_generation),
     # nvml.h numbers the speeds as PCIe numbers its generations.
     "nvmlDeviceGetPcieLinkMaxSpeed": _fact(lambda board: board.pcie_generation),
     "nvmlDeviceGetPcieSpeed": _pcie_speed,
-    "nvmlDeviceGetCurrPcieLinkWidth": _always(PCIE_WIDTH),
-    "nvmlDeviceGetMaxPcieLinkWidth": _always(PCIE_WIDTH),
-    "nvmlDeviceGetPcieReplayCounter": _always(0),
-    "nvmlDeviceGetBusType": _always(_BUS_TYPE_PCIE),
-    "nvmlDeviceGetNumFans": _always(0),
-    "nvmlDeviceGetFanSpeed": _refuse,
-    "nvmlDeviceGetMinMaxFanSpeed": _refuse,
+    "nvmlDeviceGetCurrPcieLinkWidth": always(PCIE_WIDTH),
+    "nvmlDeviceGetMaxPcieLinkWidth": always(PCIE_WIDTH),
+    "nvmlDeviceGetPcieReplayCounter": always(0),
+    "nvmlDeviceGetBusType": always(_BUS_TYPE_PCIE),
+    "nvmlDeviceGetNumFans": always(0),
+    "nvmlDeviceGetFanSpeed": not_supported,
+    "nvmlDeviceGetMinMaxFanSpeed": not_supported,
 }
 """All boards here are cooled by the air of their server, so that none has a fan."""
 _BY_TYPE: Final[dict[str, GpuRule]] = {
-    "nvmlDeviceGetFanSpeed_v2": _refuse,
+    "nvmlDeviceGetFanSpeed_v2": not_supported,
     "nvmlDeviceGetTemperatureThreshold": _temperature_threshold,
     "nvmlDeviceGetMaxClockInfo": _max_clock,
     "nvmlDeviceGetMaxCustomerBoostClock": _customer_boost_clock,

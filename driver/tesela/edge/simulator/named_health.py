@@ -6,7 +6,7 @@ from typing import Final
 
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.refused import Refused
-from tesela.edge.simulator.rows import NO_ANSWER, GpuRow, Row, number
+from tesela.edge.simulator.rows import NO_ANSWER, GpuRow, Row, always, not_supported, number
 from tesela.edge.simulator.targets import Asked, NamedAnswer
 
 
@@ -32,11 +32,6 @@ def _set_ecc_mode(asked: Asked) -> NamedAnswer:
     return NO_ANSWER
 
 
-def _no_page_retirement(_asked: Asked) -> NamedAnswer:
-    """Since Ampere rows are remapped instead."""
-    raise Refused(codes.NOT_SUPPORTED)
-
-
 def _supported_event_types(asked: Asked) -> NamedAnswer:
     return number(asked.gpu.health.supported_event_types(asked.gpu.model))
 
@@ -57,8 +52,9 @@ ROWS: Final[tuple[Row, ...]] = (
     GpuRow(function="nvmlDeviceGetRowRemapperHistogram", target="G", rule=_row_remapper_histogram),
     GpuRow(function="nvmlDeviceClearEccErrorCounts", target="G", numbers=1, changes=True, rule=_clear_ecc_counts),
     GpuRow(function="nvmlDeviceSetEccMode", target="G", numbers=1, changes=True, rule=_set_ecc_mode),
-    GpuRow(function="nvmlDeviceGetDefaultEccMode", target="G", rule=lambda _asked: number(1)),
-    GpuRow(function="nvmlDeviceGetRetiredPagesPendingStatus", target="G", rule=_no_page_retirement),
+    GpuRow(function="nvmlDeviceGetDefaultEccMode", target="G", rule=always(1)),
+    # Since Ampere rows are remapped instead.
+    GpuRow(function="nvmlDeviceGetRetiredPagesPendingStatus", target="G", rule=not_supported),
     GpuRow(function="nvmlDeviceGetSupportedEventTypes", target="G", rule=_supported_event_types),
     GpuRow(function="nvmlDeviceRegisterEvents", target="D", numbers=1, rule=_register_events),
 )

@@ -1,6 +1,7 @@
 """The shape of the table of named calls: one row per NVML function, with its target, its arguments and its rule.
 
-The rows themselves stand next to their rules, in the `named_*` modules and `telemetry`; `named` collects them.
+The rows themselves stand next to their rules, in the `named_*` modules and `telemetry`; `named` collects them. Rules
+that ask no GPU are here: the same number from all, or a refusal by all.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.targets import Asked, NamedAnswer, NamedRequest, TargetKind
 
 if TYPE_CHECKING:
@@ -55,3 +58,13 @@ def number(value: int) -> NamedAnswer:
 def words(value: str) -> NamedAnswer:
     """An answer of one text."""
     return NamedAnswer(text=value)
+
+
+def always(value: int) -> GpuRule:
+    """The rule of a fact that is one for all simulated GPUs."""
+    return lambda _asked: number(value)
+
+
+def not_supported(_asked: Asked) -> NamedAnswer:
+    """The rule of what nobody published for these boards, or what these boards and Linux lack."""
+    raise Refused(codes.NOT_SUPPORTED)
