@@ -30,7 +30,8 @@ from tesela.edge.simulator.wire import (
 )
 
 CONNECT_TIMEOUT_S: Final = 5.0
-_MAX_IDLE: Final = 16
+_MAX_IDLE: Final = 8
+_SEND_TRIES: Final = 4
 
 
 def _is_readable(connection: socket.socket) -> bool:
@@ -56,9 +57,9 @@ class Connections:
         NvmlError: DRIVER_NOT_LOADED (nothing answers at the path), TIMEOUT (no answer in time; the call may still
         happen), UNKNOWN (the connection broke or the answer cannot be read; likewise).
         """
-        connection = self._take() or self._connect(function)
+        connection, request_id = self._send(opcode, payload, function)
         try:
-            response = self._exchange(connection, opcode, payload)
+            response = self._receive(connection, request_id, self.timeout_s)
         except TimeoutError as error:
             connection.close()
             text = f"the simulator at {self.path} did not answer within {self.timeout_s:g} s"
@@ -76,6 +77,28 @@ class Connections:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def _send(self, opcode: int, payload: bytes, function: str) -> tuple[socket.socket, int]:
+        """Sends a request on an idle connection or else a new one.
+
+        The simulator closes connections that are idle where it needs room. What could not be sent whole has not
+        happened, so it is sent again on another one.
+        """
+        for tries_left in reversed(range(_SEND_TRIES)):
+            connection = (self._take() if tries_left else None) or self._connect(function)
+            request_id = next(self._ids) & 0xFFFFFFFF
+            try:
+                connection.settimeout(self.timeout_s)
+                connection.sendall(render_request(Request(opcode=opcode, request_id=request_id, payload=payload)))
+            except (OSError, DocumentError) as error:
+                connection.close()
+                if tries_left and isinstance(error, ConnectionError):
+                    continue
+                code = codes.TIMEOUT if isinstance(error, TimeoutError) else codes.UNKNOWN
+                text = f"the request could not be sent to the simulator at {self.path}: {error}"
+                raise NvmlError(code, function, text) from error
+            return connection, request_id
+        raise AssertionError("unreachable: the last try returns or raises")
 
     def _take(self) -> socket.socket | None:
         while True:
@@ -114,7 +137,9 @@ class Connections:
         payload = bytearray(MAGIC)
         U16.put(payload, VERSION)
         U16.put(payload, VERSION)
-        response = self._exchange(connection, HELLO, bytes(payload), timeout_s=CONNECT_TIMEOUT_S)
+        request_id = next(self._ids) & 0xFFFFFFFF
+        connection.sendall(render_request(Request(opcode=HELLO, request_id=request_id, payload=bytes(payload))))
+        response = self._receive(connection, request_id, CONNECT_TIMEOUT_S)
         reader = Reader(response.payload)
         if response.code != codes.SUCCESS:
             raise NvmlError(response.code, function, TEXT.take(reader))
@@ -122,13 +147,7 @@ class Connections:
         if version != VERSION:
             raise DocumentError("version", f"the simulator chose {version}, which was not offered")
 
-    def _exchange(
-        self, connection: socket.socket, opcode: int, payload: bytes, timeout_s: float | None = None
-    ) -> Response:
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        request_id = next(self._ids) & 0xFFFFFFFF
-        connection.settimeout(timeout_s)
-        connection.sendall(render_request(Request(opcode=opcode, request_id=request_id, payload=payload)))
+    def _receive(self, connection: socket.socket, request_id: int, timeout_s: float) -> Response:
         body = read_frame(connection, wait_s=timeout_s, body_s=timeout_s)
         if body is None:
             raise ConnectionResetError("the simulator closed the connection")

@@ -40,12 +40,12 @@ class FrameStream:
         limit = _TIMEVAL.pack(int(frame_s), int(frame_s % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
-    def receive(self) -> bytes | None:
-        """The next frame's body, or None where the peer closed between frames; waits for it without limit.
+    def receive(self, wait_s: float | None = None) -> bytes | None:
+        """The next frame's body, or None where the peer closed between frames; None waits for it without limit.
 
         DocumentError: a frame longer than MAX_FRAME_BYTES. OSError: cut short, or too slow (TimeoutError).
         """
-        data, self._rest = self._rest or self._take(), b""
+        data, self._rest = self._rest or (self._take() if wait_s is None else self._take_within(wait_s)), b""
         if len(data) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(data)
             if len(data) == LENGTH.size + length:
@@ -74,6 +74,13 @@ class FrameStream:
             if data is not None:
                 return data
         return self._connection.recv(_CHUNK_BYTES)
+
+    def _take_within(self, wait_s: float) -> bytes:
+        self._connection.settimeout(wait_s)
+        try:
+            return self._connection.recv(_CHUNK_BYTES)
+        finally:
+            self._connection.settimeout(None)
 
     def _watch(self) -> bytes | None:
         end_s = time.monotonic() + WATCH_S

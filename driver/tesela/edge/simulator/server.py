@@ -20,6 +20,7 @@ from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin
 from tesela.edge.simulator.calls import CALLS, INIT, NAMED_CALL, SHUTDOWN, Call
+from tesela.edge.simulator.crowd import MAX_CONNECTIONS, Client, Crowd
 from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.named import NamedCalls
@@ -40,27 +41,41 @@ from tesela.edge.simulator.wire import (
 )
 
 R = TypeVar("R")
-MAX_CONNECTIONS: Final = 256
+HELLO_TIMEOUT_S: Final = 10.0
 FRAME_TIMEOUT_S: Final = 10.0
 """For the rest of a frame that has begun, and for sending an answer; a silent peer may stay connected."""
 _ACCEPT_AGAIN_S: Final = 0.05
+_BACKLOG: Final = 4096
+_STACK_BYTES: Final = 512 * 1024
+"""Of a connection's thread: a call is shallow, and there may be a thousand of them."""
 _MAX_SOCKET_PATH: Final = 107
 _RESPONSE_HEAD_BYTES: Final = 8
 _LOG: Final = logging.getLogger(__name__)
 
 
 class SimulatorServer:
-    """Serves `machine` at the Unix socket `path` from `start` to `stop`. StartError: the path cannot be used."""
+    """Serves `machine` at the Unix socket `path` from `start` to `stop`. StartError: the path cannot be used.
 
-    def __init__(self, machine: Machine, path: Path) -> None:
+    `most_connections` are served at once, fewer where the process may not have as many descriptors; one whose first
+    frame has not begun after `hello_s` is closed.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        path: Path,
+        *,
+        most_connections: int = MAX_CONNECTIONS,
+        hello_s: float = HELLO_TIMEOUT_S,
+    ) -> None:
         self.machine = machine
         self.path = path
         self._nvml = SimulatedNvml(machine)
         self._nvml.init()
         self._named = NamedCalls(machine)
         self._listener: socket.socket | None = None
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
+        self._open = Crowd(most_connections)
+        self._hello_s = hello_s
         self._accepting: threading.Thread | None = None
 
     def start(self) -> None:
@@ -72,7 +87,7 @@ class SimulatorServer:
         try:
             listener.bind(str(self.path))
             self.path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-            listener.listen(MAX_CONNECTIONS)
+            listener.listen(_BACKLOG)
         except OSError as error:
             listener.close()
             raise StartError(f"cannot serve at {self.path}: {error}; choose another --socket") from error
@@ -89,11 +104,7 @@ class SimulatorServer:
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        with self._lock:
-            open_now = list(self._open)
-        for connection in open_now:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        self._open.close()
         self.path.unlink(missing_ok=True)
         if self._accepting is not None:
             self._accepting.join(timeout=FRAME_TIMEOUT_S)
@@ -109,41 +120,52 @@ class SimulatorServer:
                 _LOG.warning("cannot take a connection: %s", error)
                 time.sleep(_ACCEPT_AGAIN_S)
                 continue
-            with self._lock:
-                full = len(self._open) >= MAX_CONNECTIONS
-                if not full:
-                    self._open.add(connection)
-            if full:
-                _LOG.warning("refused a connection: %d are open", MAX_CONNECTIONS)
+            # While there is no room for it, those that come after it wait with the kernel.
+            client = self._open.admit(connection)
+            if client is None:
                 connection.close()
-                continue
-            self._begin_serving(connection)
+            else:
+                self._begin_serving(client, listener)
 
-    def _begin_serving(self, connection: socket.socket) -> None:
-        try:
-            threading.Thread(target=self._serve, args=(connection,), name="sim-serve", daemon=True).start()
-        except RuntimeError as error:
-            _LOG.warning("refused a connection: %s", error)
-            with self._lock:
-                self._open.discard(connection)
-            connection.close()
+    def _begin_serving(self, client: Client, listener: socket.socket) -> None:
+        while self._listener is listener:
+            usual = threading.stack_size(_STACK_BYTES)
+            try:
+                threading.Thread(target=self._serve, args=(client,), name="sim-serve", daemon=True).start()
+            except RuntimeError as error:
+                _LOG.warning("a connection waits: %s", error)
+                time.sleep(_ACCEPT_AGAIN_S)
+            else:
+                return
+            finally:
+                threading.stack_size(usual)
+        client.connection.close()
+        self._open.leave(client)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, client: Client) -> None:
         try:
-            with connection:
-                greeted, stream = False, FrameStream(connection, frame_s=FRAME_TIMEOUT_S)
-                while (body := stream.receive()) is not None:
-                    request = parse_request(body)
-                    response = self._answer(request) if greeted else _greet(request, self.machine)
-                    stream.send(render_response(response))
-                    if not greeted and response.code != codes.SUCCESS:
-                        return
-                    greeted = True
+            with client.connection as connection:
+                stream = FrameStream(connection, frame_s=FRAME_TIMEOUT_S)
+                body = stream.receive(self._hello_s)
+                if body is None:
+                    return
+                response = _greet(parse_request(body), self.machine)
+                stream.send(render_response(response))
+                while response.code == codes.SUCCESS and (body := stream.receive()) is not None:
+                    self._respond(client, stream, parse_request(body))
         except (OSError, DocumentError) as error:
             _LOG.info("a client's connection ended: %s", error)
         finally:
-            with self._lock:
-                self._open.discard(connection)
+            self._open.leave(client)
+
+    def _respond(self, client: Client, stream: FrameStream, request: Request) -> None:
+        with self._open.call(client, is_limited=request.opcode != ADMIN) as has_room:
+            if has_room:
+                response = self._answer(request)
+            else:
+                text = f"{self._open.most_calls} calls are held up already; end them with `tesela sim release`"
+                response = _refusal(request, codes.INSUFFICIENT_RESOURCES, text)
+            stream.send(render_response(response))
 
     def _answer(self, request: Request) -> Response:
         try:
