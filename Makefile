@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test nvml-sim test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e bench
+.PHONY: help setup demo test nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,16 +28,19 @@ test: setup ## unit, contract, plugin and wire tests: no root, no GPU
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 nvml-sim: ## a libnvidia-ml.so.1 that shows any program the simulator's GPUs (a C compiler)
-	$(MAKE) -C nvml-sim
+	@$(MAKE) --no-print-directory -C nvml-sim
 
 $(VENV)/.strangers: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[strangers]'
 	touch $@
 
-test-nvml: setup nvml-sim $(VENV)/.strangers ## that library under NVIDIA's binding, nvitop, go-nvml, mig-parted: 3 minutes (root, Go, a C compiler)
+nvml-needs: setup
+	@PYTHONPATH=tests $(BIN)/python -m nvml.needs
+
+test-nvml: nvml-needs nvml-sim $(VENV)/.strangers ## that library under NVIDIA's binding, nvitop, go-nvml, mig-parted: 3 minutes (root, Go, a C compiler)
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not cluster" tests/contract/test_nvml*.py tests/nvml
 
-test-nvml-sanitized: setup nvml-sim $(VENV)/.strangers ## the library under ASan, UBSan and TSan: contract, Go binding, fuzz corpus (as test-nvml)
+test-nvml-sanitized: nvml-needs nvml-sim $(VENV)/.strangers ## the library under ASan, UBSan and TSan: contract, Go binding, fuzz corpus (as test-nvml)
 	$(BIN)/pytest -n 2 --dist loadgroup -m library tests/nvml/test_sanitizers.py tests/nvml/test_fuzz_library.py
 
 fuzz: setup nvml-sim ## looks for new bad input to the simulator and the library, FUZZ_MINUTES=10

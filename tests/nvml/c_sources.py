@@ -6,13 +6,13 @@ call; `unknown.c`, whose functions have no shape, is left out.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 from functools import cache
 
 from nvml.library import ROOT
+from nvml.needs import COMPILER
 
 FOLDER = ROOT / "nvml-sim"
 _EXPORTED = re.compile(r'__attribute__\(\(visibility\("default"\)\)\) ([^;]*);')
@@ -35,14 +35,10 @@ class Sent:
     results: int | str | None
 
 
-def compiler() -> str:
-    return os.environ.get("CC") or "cc"
-
-
 @cache
 def preprocessed() -> str:
     files = sorted(str(file) for file in FOLDER.glob("*.c") if file.name != "unknown.c")
-    command = [compiler(), "-E", "-P", "-std=c11", "-D_GNU_SOURCE", *files]
+    command = [COMPILER, "-E", "-P", "-std=c11", "-D_GNU_SOURCE", *files]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pynvml
-from nvml.c_sources import compiler
+from nvml.needs import COMPILER
 
 # Our name of a struct, and the binding's.
 STRUCTS = {
@@ -92,6 +92,6 @@ def have_printed(folder: Path, expressions: list[str], *, include: str, headers:
     prints = "\n".join(f'printf("%s\\"{text}\\": %zu", n++ ? ", " : "", (size_t)({text}));' for text in expressions)
     main = f'int main(void) {{ int n = 0; puts("{{"); {prints} puts("}}"); }}'
     (folder / "print.c").write_text(f"{include}\n#include <stddef.h>\n#include <stdio.h>\n{main}\n")
-    command = [compiler(), "-std=gnu11", "-w", "-I", str(headers), "-o", "print", "print.c"]
+    command = [COMPILER, "-std=gnu11", "-w", "-I", str(headers), "-o", "print", "print.c"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
     return json.loads(subprocess.run([folder / "print"], check=True, capture_output=True, text=True).stdout)

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,36 +16,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pynvml
-from polling import until
+from nvml.needs import LIBRARY
 from tesela.edge.nvml import codes
-from tesela.edge.simulator.connection import Connections
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.server import SimulatorServer
-from tesela.edge.simulator.wire import ADMIN, TEXT
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = Path(os.environ.get("TESELA_NVML_LIBRARY", ROOT / "nvml-sim/build/libnvidia-ml.so.1"))
 SONAME = "libnvidia-ml.so.1"
 MACHINE = "a100-40gb:mig,h100-80gb:fabric"
 A100, H100 = 0, 1
 NO_INSTANCE = 0xFFFFFFFF
-_TESELA = "import sys; from tesela.cli.main import main; sys.exit(main())"
 OTHER_VERSIONS = bytes.fromhex("0d000000 00000000 19000000 01000000 3f")
 """The answer to a hello of a simulator that speaks none of the protocol versions offered."""
-START_TIMEOUT_S = 30.0
-"""For a process of Python to come up on a machine where others work."""
-
-
-def load() -> ctypes.CDLL:
-    if not LIBRARY.exists():
-        raise FileNotFoundError(f"{LIBRARY} is not there; build it: make nvml-sim")
-    return ctypes.CDLL(str(LIBRARY))
+PROMPT_S = 4.0
+"""For an answer that needs no silence to pass first."""
+SILENT_S = 14.0
+"""5 s without a byte, 5 s without a hello, and what a busy machine adds."""
 
 
 @contextmanager
 def bound() -> Iterator[ctypes.CDLL]:
     """The library is what the binding has loaded; afterwards no nvmlInit of the block is left."""
-    before, library = pynvml.nvmlLib, load()
+    before, library = pynvml.nvmlLib, ctypes.CDLL(str(LIBRARY))
     pynvml.nvmlLib = library
     pynvml._nvmlGetFunctionPointer_cache.clear()
     try:
@@ -68,55 +58,6 @@ def served(path: Path, spec: str = MACHINE) -> Iterator[SimulatorServer]:
         yield server
     finally:
         server.stop()
-
-
-class SimulatorProcess:
-    """`tesela sim serve`, to be killed and stopped."""
-
-    def __init__(self, path: Path, spec: str = MACHINE) -> None:
-        self.path = path
-        serve = [sys.executable, "-c", _TESELA, "sim", "serve", "--gpus", spec, "--socket", str(path)]
-        self.log = path.with_suffix(".log")
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(serve, stdout=log, stderr=subprocess.STDOUT)
-        until(lambda: "serving" in self.log.read_text() or self.process.poll() is not None, START_TIMEOUT_S)
-        if "serving" not in self.log.read_text():
-            self.process.kill()
-            raise RuntimeError(f"the simulator did not come up: {self.log.read_text()}")
-
-    def ask(self, **fields: object) -> dict:
-        """What the simulator answers to one operation of `tesela sim`."""
-        payload = bytearray()
-        TEXT.put(payload, json.dumps(fields))
-        connections = Connections(self.path, timeout_s=10)
-        try:
-            response = connections.request(ADMIN, bytes(payload), "admin")
-        finally:
-            connections.close()
-        assert response.code == codes.SUCCESS, response.payload
-        return json.loads(response.payload[4:])
-
-    def list_calls(self, phase: str) -> list[dict]:
-        return [call for call in self.ask(op="status")["calls"] if call["phase"] == phase]
-
-    def stop(self) -> None:
-        """It stands still, as under a debugger, from now on."""
-        self.process.send_signal(signal.SIGSTOP)
-        state = Path(f"/proc/{self.process.pid}/stat")
-        assert until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(timeout=10)
-
-
-@contextmanager
-def served_apart(path: Path, spec: str = MACHINE) -> Iterator[SimulatorProcess]:
-    simulator = SimulatorProcess(path, spec)
-    try:
-        yield simulator
-    finally:
-        simulator.kill()
 
 
 class Thread:
@@ -165,6 +106,30 @@ def code_of(call: Callable[..., object], *arguments: object) -> int:
     except pynvml.NVMLError as error:
         return error.value
     raise AssertionError(f"no error but {result!r}")
+
+
+def get_mig_mode(library: ctypes.CDLL, gpu: object) -> int:
+    """The code of one call on a GPU."""
+    current, pending = ctypes.c_uint(), ctypes.c_uint()
+    return library.nvmlDeviceGetMigMode(gpu, ctypes.byref(current), ctypes.byref(pending))
+
+
+def get_count(library: ctypes.CDLL) -> int:
+    """The code of one call on the machine."""
+    return library.nvmlDeviceGetCount_v2(ctypes.byref(ctypes.c_uint()))
+
+
+def number_of(handle: object) -> int | None:
+    """What stands in a handle of the binding."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def filled(kind: type[ctypes.Structure], **fields: object) -> ctypes.Structure:
+    """A struct of the binding, whose constructors take no fields."""
+    made = kind()
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
 
 
 def list_exported() -> set[str]:

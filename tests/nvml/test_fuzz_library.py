@@ -13,11 +13,12 @@ from contextlib import closing
 
 import pytest
 from nvml.fuzz import programs, proxy, record, served
+from nvml.needs import processes
 from nvml.strangers.host import open_host
 from polling import until
 from tesela.edge.simulator.remote import RemoteNvml
 
-pytestmark = [pytest.mark.library, pytest.mark.timeout(300), pytest.mark.xdist_group("fuzz")]
+pytestmark = processes("fuzz", "compiler", "make", "binutils")
 
 VARIANTS = ["plain", "sanitized"]
 

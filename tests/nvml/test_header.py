@@ -13,9 +13,10 @@ import subprocess
 import pytest
 from nvml import c_sources, layouts
 from nvml import library as lib
+from nvml.needs import COMPILER, library
 from nvml.strangers.programs import find_nvml_header
 
-pytestmark = [pytest.mark.library, pytest.mark.xdist_group("strangers")]
+pytestmark = library("compiler", "binutils", "go")
 
 INCLUDE = "#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include <nvml.h>\n"
 """Without the define, the header makes older names macros of newer ones."""
@@ -31,7 +32,7 @@ def list_conflicts(header, tmp_path, declarations: list[str]) -> list[str]:
     named = {c_sources.name_of(declaration): declaration for declaration in declarations}
     again = [f"__typeof__({name}) *known_{name};\n{declaration};" for name, declaration in named.items()]
     (tmp_path / "again.c").write_text(INCLUDE + "\n".join(again))
-    command = [c_sources.compiler(), "-std=gnu11", "-w", "-fsyntax-only", "-I", str(header), "again.c"]
+    command = [COMPILER, "-std=gnu11", "-w", "-fsyntax-only", "-I", str(header), "again.c"]
     environment = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     errors = [line for line in done.stderr.splitlines() if "error:" in line]

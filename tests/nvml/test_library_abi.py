@@ -4,11 +4,11 @@ import re
 import subprocess
 
 import pynvml
-import pytest
 from nvml import layouts
 from nvml import library as lib
+from nvml.needs import library
 
-pytestmark = pytest.mark.library
+pytestmark = library("compiler", "binutils")
 
 VERSIONS = {
     ("nvmlMemory_v2_t", 2): pynvml.nvmlMemory_v2,

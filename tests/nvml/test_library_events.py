@@ -3,18 +3,14 @@
 import pynvml
 import pytest
 from nvml import library as lib
+from nvml.needs import library
 from polling import until
 from tesela.edge.nvml import codes
 
-pytestmark = pytest.mark.library
+pytestmark = library()
 
 XID = 0x8
 WITHOUT_END = 0xFFFFFFFF
-
-
-@pytest.fixture
-def gpu(nvml):
-    return pynvml.nvmlDeviceGetHandleByIndex(lib.A100)
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 import pytest
 from nvml import library as lib
+from nvml.needs import library
 
-pytestmark = pytest.mark.library
+pytestmark = library()
 
 INIT = """
 import ctypes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-import pytest
 from nvml.c_sources import Sent, list_sent
+from nvml.needs import library
 from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
 from tesela.edge.simulator.gpu import Process
@@ -16,7 +16,7 @@ from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.simulator.rows import GpuRow, NodeRow
 from tesela.edge.simulator.targets import NamedAnswer, NamedRequest
 
-pytestmark = pytest.mark.library
+pytestmark = library("compiler")
 
 PID = 4711
 PLAUSIBLE = (0, 1, 2, 19, PID, 300_000)

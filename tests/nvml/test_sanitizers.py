@@ -12,11 +12,12 @@ import sys
 
 import pytest
 from nvml.fuzz import programs
+from nvml.needs import processes
 from nvml.strangers.host import open_host
 from nvml.strangers.programs import build_walker
 from polling import until
 
-pytestmark = [pytest.mark.library, pytest.mark.timeout(300), pytest.mark.xdist_group("fuzz")]
+pytestmark = processes("fuzz", "compiler", "make", "binutils", "go")
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,14 @@ import subprocess
 import sys
 
 import pytest
+from nvml.needs import processes
 from nvml.strangers.host import Host, open_host
 from nvml.strangers.programs import build_walker, find_python_program
 from polling import until
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
 
-pytestmark = [pytest.mark.library, pytest.mark.timeout(300), pytest.mark.xdist_group("strangers")]
+pytestmark = processes("strangers", "compiler", "go", "clients")
 
 # A 3g.20gb in the upper half, a 1g.5gb at the bottom: GPU instance profile, compute instance profile, placement.
 PARTITIONS = ((9, 2, Placement(start=4, size=4)), (19, 0, Placement(start=0, size=1)))

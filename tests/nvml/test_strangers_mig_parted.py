@@ -10,11 +10,12 @@ import subprocess
 
 import pytest
 import yaml
+from nvml.needs import processes
 from nvml.strangers.host import Host, open_host
 from nvml.strangers.programs import build_mig_parted
 from tesela.core.model import Placement
 
-pytestmark = [pytest.mark.library, pytest.mark.timeout(300), pytest.mark.xdist_group("strangers")]
+pytestmark = processes("strangers", "compiler", "go", "root")
 
 A100_MIXED = {"3g.20gb": 1, "2g.10gb": 1, "1g.5gb": 2}
 H100_MIXED = {"1g.10gb+me": 1, "2g.20gb": 1, "4g.40gb": 1}

@@ -11,44 +11,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nvml.library import LIBRARY
-from nvml.strangers.programs import Missing, find_python_program
-from polling import until
+from nvml.needs import LIBRARY
+from nvml.simulator_process import SimulatorProcess, served_apart
+from nvml.strangers.programs import find_python_program
 from tesela.core.model import Placement
-from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.remote import RemoteNvml
 
 RUN_TIMEOUT_S = 90
-START_TIMEOUT_S = 30
 
 _IN_HOST_TREE = 'mount --bind "$1/sys" /sys && mount --bind "$1/proc" /proc && shift && exec "$@"'
 """The stand-in /sys and /proc over the real ones. /proc comes last: mount itself reads the real one."""
 
 
 class Host:
-    """A simulator of `gpus` below `folder`; `environment` is what a client needs to find it."""
+    """`simulator` and its stand-in `tree`; `environment` is what a client needs to find it."""
 
-    def __init__(self, folder: Path, gpus: str) -> None:
-        if not LIBRARY.exists():
-            raise Missing(f"{LIBRARY} is not there; build it: make nvml-sim")
-        self.socket, self.tree, self.log = folder / "sim.sock", folder / "host", folder / "sim.log"
+    def __init__(self, simulator: SimulatorProcess, tree: Path) -> None:
+        self._simulator, self._tree = simulator, tree
+        self.socket = simulator.path
         library = {"LD_LIBRARY_PATH": str(LIBRARY.parent), "TESELA_SIM_SOCKET": str(self.socket)}
         self.environment = {**os.environ, **library}
-        serve = [*self._tesela("serve"), "--gpus", gpus, "--host-root", str(self.tree)]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(serve, stdout=log, stderr=subprocess.STDOUT)
-
-    def start(self) -> None:
-        """Waits until the simulator serves."""
-        if not until(lambda: "serving" in self.log.read_text() or self.process.poll() is not None, START_TIMEOUT_S):
-            raise TimeoutError(f"the simulator did not come up in {START_TIMEOUT_S} s: {self.log.read_text()}")
-        if self.process.poll() is not None:
-            raise RuntimeError(f"the simulator ended: {self.log.read_text()}")
 
     def kill(self) -> None:
         """Ends the simulator as a crash would."""
-        self.process.kill()
-        self.process.wait(timeout=10)
+        self._simulator.kill()
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """The client's end, whatever its exit status."""
@@ -66,21 +52,16 @@ class Host:
 
     def in_host_tree(self, *command: str | Path) -> list[str | Path]:
         """`command` in a mount namespace of its own, whose /proc and /sys are the stand-in host's. Needs root."""
-        if os.geteuid() != 0:
-            raise Missing("root is needed: the client reads /proc/modules and /sys, which a mount namespace replaces")
-        return ["unshare", "--mount", "sh", "-c", _IN_HOST_TREE, "sh", self.tree, *command]
+        return ["unshare", "--mount", "sh", "-c", _IN_HOST_TREE, "sh", self._tree, *command]
 
     def tesela(self, *words: str) -> str:
         """`tesela sim WORDS` on this host."""
-        return self.get_output(*self._tesela(*words))
+        verb, *rest = words
+        return self.get_output(find_python_program("tesela"), "sim", verb, "--socket", self.socket, *rest)
 
     def list_gpus(self) -> list[dict[str, Any]]:
         """The simulator's own view of its GPUs."""
-        admin = SimulatorAdmin(self.socket)
-        try:
-            return admin.send({"op": "status"})["gpus"]
-        finally:
-            admin.close()
+        return self._simulator.ask(op="status")["gpus"]
 
     def list_layouts(self) -> list[dict[str, int]]:
         """Per GPU how many partitions of each profile live; `off` where MIG mode is off."""
@@ -91,7 +72,7 @@ class Host:
 
     def list_unknown(self) -> list[str]:
         """NVML functions that a client asked for and that the simulator does not know."""
-        return re.findall(r"a client called (\S+), which the simulator does not know", self.log.read_text())
+        return re.findall(r"a client called (\S+), which the simulator does not know", self._simulator.read_log())
 
     def create_partition(self, index: int, profile_id: int, compute_profile: int, placement: Placement) -> str:
         """A partition made without the library; its MIG device's UUID."""
@@ -104,16 +85,10 @@ class Host:
         finally:
             nvml.shutdown()
 
-    def _tesela(self, verb: str, *words: str) -> list[str]:
-        return [str(find_python_program("tesela")), "sim", verb, "--socket", str(self.socket), *words]
-
 
 @contextmanager
 def open_host(folder: Path, gpus: str) -> Iterator[Host]:
-    """A host that serves; it ends with the block."""
-    host = Host(folder, gpus)
-    try:
-        host.start()
-        yield host
-    finally:
-        host.kill()
+    """A host of `gpus` below `folder`, which serves; it ends with the block."""
+    tree = folder / "host"
+    with served_apart(folder / "sim.sock", gpus, host_root=tree) as simulator:
+        yield Host(simulator, tree)

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 BUILD_TIMEOUT_S = 600
 
 
-class Missing(Exception):
-    """What a stranger needs and this machine lacks, and where to get it."""
+class Missing(pytest.fail.Exception):
+    """What a stranger needs and this machine lacks, and where to get it: a test fails with that alone."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, pytrace=False)
 
 
 def find_python_program(name: str) -> Path:
@@ -70,14 +74,11 @@ def _compile(module: Path, package: str, program: Path) -> None:
 
 def _run_go(module: Path, *arguments: str) -> str:
     """What `go` printed, in a module's folder."""
-    go, compiler = shutil.which("go"), shutil.which(os.environ.get("CC") or "cc")
-    if go is None or compiler is None:
-        raise Missing("Go of the version in go.mod and a C compiler are needed: the Go binding of NVML is cgo")
     # NVIDIA's binding leaves its symbols to be found at the call, which needs lazy binding; and its header marks much
     # of what it binds as deprecated.
     environment = {**os.environ, "CGO_ENABLED": "1", "CGO_CFLAGS": "-O2 -Wno-deprecated-declarations"}
     environment |= {"GOTOOLCHAIN": "local", "GOFLAGS": ""}
-    command = [go, *arguments]
+    command = ["go", *arguments]
     done = subprocess.run(
         command, cwd=module, env=environment, timeout=BUILD_TIMEOUT_S, capture_output=True, text=True, check=False
     )
