@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from polling import until
@@ -17,8 +18,9 @@ from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
 from tesela.edge.backends import open_nvml
 from tesela.edge.nvml import codes
-from tesela.edge.simulator.faults import Fault, Hang
+from tesela.edge.simulator.faults import Fault, Hang, Latency
 from tesela.edge.simulator.machine import build_machine
+from tesela.edge.simulator.models import list_models
 from tesela.edge.simulator.remote import RemoteNvml
 from tesela.edge.simulator.server import SimulatorServer
 
@@ -29,6 +31,9 @@ parser = argparse.ArgumentParser(prog="tesela sim")
 sim.add_arguments(parser)
 sys.exit(sim.run(parser.parse_args()))
 """
+
+
+TESELA = "import sys; from tesela.cli.main import main; sys.exit(main())"
 
 
 @pytest.fixture
@@ -73,6 +78,13 @@ def test_a_partition_made_over_the_socket_shows_in_the_host_tree(process, tmp_pa
     instance = nvml.create_gpu_instance(gpu, 9, Placement(start=4, size=4))
     nvml.shutdown()
     assert (tmp_path / f"h/proc/driver/nvidia/capabilities/gpu1/mig/gi{instance.gi_id}/access").exists()
+
+
+def test_a_second_simulator_leaves_the_tree_alone(process, tmp_path):
+    arguments = ["serve", "--gpus", "a30", "--socket", str(tmp_path / "other"), "--host-root", str(tmp_path / "h")]
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "another simulator keeps" in done.stderr) == (sim.EXIT_USAGE, True)
 
 
 def test_sigterm_ends_the_simulator_cleanly(process, tmp_path):
@@ -121,15 +133,17 @@ def test_fail(server, code):
 def test_only_return_codes_have_names(server, capsys, code):
     with pytest.raises(SystemExit):
         run(server, "fail", "get_name", code)
-    assert "is no return code; known are SUCCESS, UNINITIALIZED, " in capsys.readouterr().err
+    assert "is no return code; close to it are" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["31"], "NVML has no return code 31"),
-        (["19", "--times", "0"], "times"),
-        (["19", "--times", "2", "--forever"], "times"),
+        (["31"], "CODE: NVML has no return code 31"),
+        (["19", "--times", "0"], "--times: 0 is no number of calls"),
+        (["19", "--after", "-1"], "--after: -1 is no number of calls"),
+        (["19", "--times", "2", "--forever"], "--times: says how many calls"),
+        (["--activation-status", "IN_USE"], "--activation-status: only nvmlDeviceSetMigMode has one"),
     ],
 )
 def test_a_fault_that_no_call_could_meet_is_refused(server, capsys, words, problem):
@@ -173,6 +187,67 @@ def test_hang_and_release(server):
     assert (armed, server.machine.misbehaviours()) == ((Hang(function="get_name", gpu=gpu, times=None),), ())
 
 
+def test_a_latency_that_ends(server):
+    run(server, "slow", "nvmlDeviceGetCount", "0.5", "--after", "1", "--times", "2")
+    assert server.machine.misbehaviours() == (Latency(function="nvmlDeviceGetCount", seconds=0.5, after=1, times=2),)
+
+
+@pytest.mark.parametrize("words", [("nvmlDeviceGetHandleByIndex", "NO_DATA"), ("nvmlDeviceGetIrqNum", "NOT_SUPPORTED")])
+def test_names_that_people_know_may_fail(server, words):
+    assert run(server, "fail", *words) == 0
+
+
+def test_a_name_that_is_nearly_right_gets_three_and_not_all(server, capsys):
+    assert run(server, "fail", "nvmlDeviceGetNmae", "IN_USE") == sim.EXIT_REFUSED
+    problem = capsys.readouterr().err
+    assert problem.startswith("tesela sim: FUNCTION: 'nvmlDeviceGetNmae' is no NVML function")
+    assert len(problem) < 250
+
+
+def test_all_names_are_listed(server, capsys):
+    with pytest.raises(SystemExit) as left:
+        run(server, "fail", "--list")
+    lines = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    assert left.value.code == 0
+    assert {"nvmlDeviceGetName", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetIrqNum", "21 NO_DATA"} <= lines
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        (("busy", "0", "7", "--ci", "0"), sim.EXIT_USAGE, "--ci needs --gi"),
+        (("xid", "0", "94", "--ci", "0"), sim.EXIT_USAGE, "--ci needs --gi"),
+        (("ecc", "0"), sim.EXIT_USAGE, "give one of --corrected, --uncorrected, --mode"),
+        (("remap", "0"), sim.EXIT_USAGE, "give one of --correctable, --uncorrectable, --pending, --failure"),
+        (("busy", "0", "7", "--gi", "3"), sim.EXIT_REFUSED, "--gi: GPU"),
+        (("busy", "0", "7", "--memory-mib", "50000"), sim.EXIT_REFUSED, "--memory-mib: 50000 MiB do not fit"),
+        (("remap", "0", "--uncorrectable", "513"), sim.EXIT_REFUSED, "--uncorrectable: a GPU has 512 spare rows"),
+    ],
+)
+def test_a_problem_is_told_in_the_words_of_usage(server, capsys, words, code, problem):
+    assert run(server, *words) == code
+    assert problem in capsys.readouterr().err
+
+
+def test_a_surplus_argument_points_to_the_operations_help():
+    command = [sys.executable, "-c", TESELA, "sim", "status", "extra"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        sim.EXIT_USAGE,
+        "tesela sim status: unrecognized arguments: extra; see tesela sim status --help\n",
+    )
+
+
+def test_an_answer_that_cannot_be_written_is_one_line(server):
+    command = [sys.executable, "-c", TESELA, "sim", "status", "--socket", str(server.path)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        sim.EXIT_REFUSED,
+        "tesela sim: cannot write the answer: No space left on device\n",
+    )
+
+
 def test_busy_and_idle(server):
     run(server, "busy", "0", "77", "--kind", "open")
     before = server.machine.gpu("0").processes
@@ -205,25 +280,34 @@ def test_no_simulator_is_exit_code_3_and_a_next_step(server, capsys):
     assert "tesela sim serve" in capsys.readouterr().err
 
 
-def test_no_socket_is_exit_code_2(capsys):
+def test_without_a_socket_it_is_the_librarys():
     parser = argparse.ArgumentParser()
     sim.add_arguments(parser)
-    arguments = parser.parse_args(["status"])
-    arguments.socket = None
-    assert (sim.run(arguments), "TESELA_SIM_SOCKET" in capsys.readouterr().err) == (sim.EXIT_USAGE, True)
+    header = (Path(__file__).parents[2] / "nvml-sim" / "session.c").read_text()
+    assert f'"{parser.parse_args(["status"]).socket}"' in header
 
 
 def test_an_unknown_code_is_a_usage_error(server, capsys):
     with pytest.raises(SystemExit) as left:
         run(server, "fail", "get_name", "OOPS")
-    assert (left.value.code, "known are" in capsys.readouterr().err) == (2, True)
+    assert (left.value.code, "`tesela sim fail --list` has all" in capsys.readouterr().err) == (2, True)
 
 
-def test_every_operation_has_an_example():
+@pytest.mark.parametrize("words", ["example:", "exit codes:"])
+def test_every_operation_has_an_example_and_exit_codes(words):
     parser = argparse.ArgumentParser()
     sim.add_arguments(parser)
     (operations,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    assert [name for name, p in operations.choices.items() if "example:" not in p.format_help()] == []
+    assert [name for name, p in operations.choices.items() if words not in p.format_help()] == []
+
+
+def test_the_help_of_serve_lists_models_and_options(capsys):
+    parser = argparse.ArgumentParser()
+    sim.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["serve", "--help"])
+    words = capsys.readouterr().out.replace(",", "").split()
+    assert {*list_models(), "mig", "fabric", "vgpu", "numa=N", "pcie-root=ROOT", "shift-minors"} <= set(words)
 
 
 def test_no_thread_is_left_behind(server):

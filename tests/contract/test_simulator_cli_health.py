@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from polling import until
@@ -18,6 +19,7 @@ from rich.console import Console
 from tesela.cli import sim
 from tesela.cli.sim_status import list_facts
 from tesela.cli.sim_watch import list_changes, render_watch
+from tesela.core.model import Placement
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin, render_state
 from tesela.edge.simulator.events import Registration
@@ -98,7 +100,28 @@ def test_an_unknown_recovery_action_is_a_usage_error(server, capsys):
 def test_status_tells_the_health(server, capsys):
     run(server, "remap", "0", "--uncorrectable", "1", "--pending")
     run(server, "status")
-    assert "0 + 1 rows remapped, PENDING; recovery action NONE" in capsys.readouterr().out
+    assert (
+        "  health ECC on; corrected 0 now, 0 ever; uncorrected 0 now, 0 ever; "
+        "rows remapped: 0 correctable, 1 uncorrectable, pending; recovery action NONE\n"
+    ) in capsys.readouterr().out
+
+
+def test_status_says_nothing_of_a_gpu_that_is_as_new(server, capsys):
+    run(server, "status")
+    assert "health" not in capsys.readouterr().out
+
+
+def test_status_tells_what_a_process_in_an_instance_needs(server, sleeper, capsys):
+    nvml = SimulatedNvml(server.machine)
+    nvml.init()
+    made = nvml.create_gpu_instance(nvml.get_uuid(0), 19, Placement(start=6, size=1))
+    device = nvml.create_compute_instance(nvml.get_uuid(0), made.gi_id, 0)
+    run(server, "busy", "0", str(sleeper.pid), "--real", "--gi", str(made.gi_id), "--ci", "0")
+    run(server, "status")
+    name = Path(f"/proc/{sleeper.pid}/comm").read_text().strip()
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  gi 13 1g.5gb at 6:1 ci 0 {device.mig_uuid}" in lines
+    assert f"  process {sleeper.pid} {name} (compute, real) gi 13 ci 0" in lines
 
 
 def test_status_for_programs_tells_the_health(server, capsys):
@@ -160,6 +183,30 @@ def test_a_gpu_is_freed_when_the_command_is_killed(server):
     assert until(lambda: not server.machine.gpu("0").processes, SOON_S)
 
 
+def test_the_command_ends_with_its_simulator(server):
+    process = start(server, "busy", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    server.stop()
+    _, problem = process.communicate(timeout=SOON_S)
+    assert (process.returncode, "GPU 0 is held no longer: " in problem) == (sim.EXIT_UNREACHABLE, True)
+
+
+def test_the_command_ends_when_somebody_frees_the_gpu(server):
+    process = start(server, "busy", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    run(server, "idle", "0", str(process.pid))
+    _, problem = process.communicate(timeout=SOON_S)
+    assert (process.returncode, "somebody has freed it" in problem) == (0, True)
+
+
+def test_for_programs_the_command_says_json(server):
+    process = start(server, "busy", "0", "-o", "json", stdout=subprocess.PIPE)
+    said = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=SOON_S)
+    assert said == {"ok": True, "gpu": "0", "pid": process.pid}
+
+
 def test_real_without_a_pid_is_a_usage_error(server, capsys):
     assert (run(server, "busy", "0", "--real"), "needs a PID" in capsys.readouterr().err) == (sim.EXIT_USAGE, True)
 
@@ -212,6 +259,15 @@ def test_a_watch_ends_with_its_simulator(server):
     server.stop()
     _, problem = process.communicate(timeout=SOON_S)
     assert (process.returncode, "tesela sim serve" in problem) == (sim.EXIT_UNREACHABLE, True)
+
+
+def test_a_watch_ends_with_its_reader(server):
+    process = start(server, "status", "--watch", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    problem = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(timeout=SOON_S), problem) == (1, "")
 
 
 def test_a_watch_is_not_for_programs(server, capsys):

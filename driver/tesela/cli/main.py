@@ -78,6 +78,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         )
         if verb == named:
             module = importlib.import_module(f"tesela.cli.{verb}")
+            verb_parser.set_defaults(leaf=verb_parser)
             module.add_arguments(verb_parser)
             verb_parser.set_defaults(run=module.run)
-    return parser.parse_args(arguments)
+    args, surplus = parser.parse_known_args(arguments)
+    if surplus:
+        # The parser that could not use them has the help that they need: that of an operation, where a verb has some.
+        args.leaf.error(f"unrecognized arguments: {' '.join(surplus)}")
+    return args

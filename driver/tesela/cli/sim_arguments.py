@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from tesela.cli.sim_output import show
 from tesela.edge.nvml import codes
+from tesela.edge.simulator.fault_names import ASKED_AS, list_functions
+from tesela.edge.simulator.named import UNSIMULATED
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse names no public type
 
+EXIT_CODES: Final = """\
+exit codes:
+  0  done
+  1  the simulator refused, or the answer cannot be written
+  2  wrong usage, or it cannot start
+  3  no simulator answers at the socket, or it does no longer"""
+_FUNCTION: Final = "NVML's name in any version, as in nvmlDeviceGetName; * for any; `tesela sim fail --list` has all"
 _RECOVERY_ACTIONS: Final = ", ".join(f"{number} {name}" for number, name in codes.RECOVERY_ACTIONS.items())
 
 
+_COUNTED: Final = {
+    "ecc": ("corrected", "uncorrected", "mode"),
+    "remap": ("correctable", "uncorrectable", "pending", "failure"),
+}
+"""Operations that do nothing unless one of these flags says what."""
+
+
 def add_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
-    """Declares every operation but `serve`; yields their parsers."""
+    """Declares every operation but `serve`, in the order of a look, a load, a fault, a loss; yields their parsers."""
     does = "show GPUs, instances, processes, health, faults, and the calls that these hold up"
     status = _operation(operations, "status", does, "tesela sim status --watch")
     status.add_argument("--watch", action="store_true", help="the MIG map, drawn again at each change, until Ctrl-C")
     yield status
-    yield from _misbehaviour_operations(operations)
     yield from _process_operations(operations)
+    yield from _misbehaviour_operations(operations)
     yield from _gpu_operations(operations)
     yield from _health_operations(operations)
+    yield from _rare_operations(operations)
 
 
 def check_usage(args: argparse.Namespace) -> str | None:
@@ -32,14 +51,39 @@ def check_usage(args: argparse.Namespace) -> str | None:
         return "--watch shows a map; for a program, ask for `-o json` again and again"
     if args.op == "busy" and args.pid is None and args.real:
         return "--real needs a PID; without a PID this command itself is the process"
+    if args.op in {"busy", "xid"} and args.ci is not None and args.gi is None:
+        return "--ci needs --gi: a compute instance's id counts within its GPU instance"
+    flags = _COUNTED.get(args.op, ())
+    if flags and not any(getattr(args, flag) for flag in flags):
+        return f"nothing to do; give one of {', '.join(f'--{flag}' for flag in flags)}"
     return None
+
+
+class _ListNames(argparse.Action):
+    """`--list`: prints what `fail` takes and ends, as `--help` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.exit(show(render_names()))
+
+
+def render_names() -> str:
+    """The functions that may be made to misbehave, and the return codes."""
+    others = (f"{name} (as {asked})" for name, asked in sorted(ASKED_AS.items()))
+    sections = {
+        "functions, each in whatever version a program calls": list_functions(),
+        "other names": others,
+        "functions that nobody simulates, FUNCTION_NOT_FOUND until made to fail otherwise": sorted(UNSIMULATED),
+        "return codes": (f"{number} {name}" for name, number in codes.RETURN_CODES.items()),
+    }
+    return "\n\n".join("\n  ".join((f"{title}:", *names)) for title, names in sections.items())
 
 
 def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
     fail = _operation(
         operations, "fail", "make an NVML function fail", "tesela sim fail nvmlGpuInstanceDestroy IN_USE --times 3"
     )
-    fail.add_argument("function", help="as NVML or the port names it; * for any")
+    fail.add_argument("--list", action=_ListNames, nargs=0, help="list all functions and return codes, and end")
+    fail.add_argument("function", help=_FUNCTION)
     what = fail.add_mutually_exclusive_group(required=True)
     what.add_argument("code", nargs="?", type=_code, help="a return code by name or number, as in IN_USE or 19")
     what.add_argument(
@@ -50,18 +94,20 @@ def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.Argume
         help="nvmlDeviceSetMigMode succeeds with this status and changes the pending mode only",
     )
     fail.add_argument("--when", choices=("before", "after"), help="fail without or with the effect (default: before)")
-    _add_counts(fail)
+    _add_counts(fail, times="1")
     yield fail
 
-    slow = _operation(operations, "slow", "make an NVML function slow", "tesela sim slow nvmlGpuInstanceDestroy 1.5")
-    slow.add_argument("function", help="as NVML or the port names it; * for any")
-    slow.add_argument("seconds", type=float)
-    slow.add_argument("--gpu", help="on this GPU only (UUID or index)")
+    does = "make an NVML function slow, until `tesela sim release`"
+    slow = _operation(operations, "slow", does, "tesela sim slow nvmlGpuInstanceDestroy 1.5")
+    slow.add_argument("function", help=_FUNCTION)
+    slow.add_argument("seconds", type=float, help="that each call takes longer")
+    _add_counts(slow, times="all")
     yield slow
 
-    hang = _operation(operations, "hang", "make an NVML function not return", "tesela sim hang nvmlDeviceGetMigMode")
-    hang.add_argument("function", help="as NVML or the port names it; * for any")
-    _add_counts(hang)
+    does = "make an NVML function not return, until `tesela sim release`"
+    hang = _operation(operations, "hang", does, "tesela sim hang nvmlDeviceGetMigMode")
+    hang.add_argument("function", help=_FUNCTION)
+    _add_counts(hang, times="1")
     yield hang
     yield _operation(operations, "release", "forget all faults and latencies, and let hung calls go on")
 
@@ -75,17 +121,17 @@ def _process_operations(operations: Subparsers) -> Iterator[argparse.ArgumentPar
     )
     busy.add_argument("pid", type=int, nargs="?", help="left out: this command is the process, until Ctrl-C")
     busy.add_argument("--real", action="store_true", help="the process exists, and leaves the GPU when it ends")
-    busy.add_argument("--gi", type=int, help="in this GPU instance")
-    busy.add_argument("--ci", type=int, help="in this compute instance of it")
+    busy.add_argument("--gi", type=int, metavar="ID", help="in this GPU instance (`tesela sim status` has the ids)")
+    busy.add_argument("--ci", type=int, metavar="ID", help="in this compute instance of it")
     busy.add_argument(
         "--kind", choices=("compute", "graphics", "open"), help="open: holds the device file, NVML does not list it"
     )
-    busy.add_argument("--name", help="the process's name")
+    busy.add_argument("--name", help="the process's name (default: a real one's own)")
     busy.add_argument("--memory-mib", dest="memory_mib", type=int, metavar="N", help="GPU memory that it holds")
     yield busy
 
     idle = _gpu_operation(operations, "idle", "end a process on a GPU", "tesela sim idle 0 4711")
-    idle.add_argument("pid", type=int)
+    idle.add_argument("pid", type=int, help="as `tesela sim status` shows it")
     yield idle
 
 
@@ -101,16 +147,6 @@ def _gpu_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]
     reboot = _operation(operations, "reboot", "restart the node, or its driver", "tesela sim reboot --driver-only")
     reboot.add_argument("--driver-only", dest="driver_only", action="store_true", help="the boot id stays")
     yield reboot
-
-    next_gi = _gpu_operation(operations, "next-gi-id", "choose the next GPU instance's id", "tesela sim next-gi-id 0 7")
-    next_gi.add_argument("gi", type=int)
-    yield next_gi
-
-    fabric = _gpu_operation(operations, "fabric", "set what NVML says of the fabric", "tesela sim fabric 0 2")
-    fabric.add_argument("state", type=int, help="0 not supported, 1 not started, 2 in progress, 3 completed")
-    fabric.add_argument("--cluster-uuid", dest="cluster_uuid")
-    fabric.add_argument("--clique-id", dest="clique_id", type=int)
-    yield fabric
 
 
 def _health_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
@@ -146,13 +182,25 @@ def _health_operations(operations: Subparsers) -> Iterator[argparse.ArgumentPars
     yield recovery
 
 
+def _rare_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
+    next_gi = _gpu_operation(operations, "next-gi-id", "choose the next GPU instance's id", "tesela sim next-gi-id 0 7")
+    next_gi.add_argument("gi", type=int)
+    yield next_gi
+
+    fabric = _gpu_operation(operations, "fabric", "set what NVML says of the fabric", "tesela sim fabric 0 2")
+    fabric.add_argument("state", type=int, help="0 not supported, 1 not started, 2 in progress, 3 completed")
+    fabric.add_argument("--cluster-uuid", dest="cluster_uuid")
+    fabric.add_argument("--clique-id", dest="clique_id", type=int)
+    yield fabric
+
+
 def _operation(operations: Subparsers, name: str, does: str, example: str = "") -> argparse.ArgumentParser:
     return operations.add_parser(
         name,
         help=does,
         description=does,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"example:\n  {example or f'tesela sim {name}'} --socket /tmp/sim.sock",
+        epilog=f"{EXIT_CODES}\n\nexample:\n  {example or f'tesela sim {name}'}",
     )
 
 
@@ -162,11 +210,12 @@ def _gpu_operation(operations: Subparsers, name: str, does: str, example: str) -
     return parser
 
 
-def _add_counts(parser: argparse.ArgumentParser) -> None:
+def _add_counts(parser: argparse.ArgumentParser, *, times: str) -> None:
     parser.add_argument("--gpu", help="on this GPU only (UUID or index)")
     parser.add_argument("--after", type=int, metavar="N", help="let N calls pass first")
-    parser.add_argument("--times", type=int, metavar="N", help="for N calls (default: 1)")
-    parser.add_argument("--forever", action="store_true", help="until released")
+    parser.add_argument("--times", type=int, metavar="N", help=f"for N calls (default: {times})")
+    if times != "all":
+        parser.add_argument("--forever", action="store_true", help="for all calls")
 
 
 def _code(text: str) -> int:
@@ -174,7 +223,9 @@ def _code(text: str) -> int:
         return int(text)
     name = text.upper().removeprefix("NVML_").removeprefix("ERROR_")
     if name not in codes.RETURN_CODES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no return code; known are {', '.join(codes.RETURN_CODES)}")
+        close = ", ".join(difflib.get_close_matches(name, codes.RETURN_CODES, n=3, cutoff=0.0))
+        problem = f"{text!r} is no return code; close to it are {close}; `tesela sim fail --list` has all"
+        raise argparse.ArgumentTypeError(problem)
     return codes.RETURN_CODES[name]
 
 

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import threading
-from typing import Any
+from typing import Any, Final
 
-from tesela.core.errors import DocumentError
+from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.simulator.admin import SimulatorAdmin
 
+LOOK_S: Final = 0.5
 
-def hold_gpu(admin: SimulatorAdmin, document: dict[str, Any]) -> None:
-    """Holds the GPU that `document` names until SIGINT or SIGTERM, and frees it then.
+
+def hold_gpu(admin: SimulatorAdmin, document: dict[str, Any], *, as_json: bool = False) -> None:
+    """Holds the GPU that `document` names until SIGINT or SIGTERM, and frees it then; ends too if it is held no longer.
 
     The process is a real one to the simulator, so that the GPU is freed even where this command is killed.
-    DocumentError, NvmlError: as SimulatorAdmin.send.
+    DocumentError: the simulator refuses. NvmlError: it does not answer, or does no longer.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    pid = os.getpid()
+    pid, gpu = os.getpid(), document["gpu"]
     admin.send({"name": "tesela-sim-busy"} | document | {"pid": pid, "real": True})
-    print(f"process {pid} holds GPU {document['gpu']}; Ctrl-C frees it", flush=True)
-    stop.wait()
+    sentence = f"process {pid} holds GPU {gpu}; Ctrl-C frees it"
+    print(json.dumps({"ok": True, "gpu": gpu, "pid": pid}) if as_json else sentence, flush=True)
     try:
-        admin.send({"op": "idle", "gpu": document["gpu"], "pid": pid})
+        while _is_held(admin, pid):
+            if stop.wait(LOOK_S):
+                admin.send({"op": "idle", "gpu": gpu, "pid": pid})
+                return
+    except NvmlError as error:
+        raise NvmlError(error.code, error.function, f"GPU {gpu} is held no longer: {error.text}") from error
     except DocumentError:
-        print(f"GPU {document['gpu']} was freed meanwhile")
+        pass  # freed between the last look and the signal
+    print(f"process {pid} holds GPU {gpu} no longer: somebody has freed it", file=sys.stderr)
+
+
+def _is_held(admin: SimulatorAdmin, pid: int) -> bool:
+    return any(process["pid"] == pid for gpu in admin.send({"op": "status"})["gpus"] for process in gpu["processes"])

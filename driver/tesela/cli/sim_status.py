@@ -16,7 +16,8 @@ def render_status(status: dict[str, Any]) -> str:
         lines.append(f"{_render_gpu_name(gpu)} {_render_gpu(gpu)}")
         lines.extend(f"  gi {instance['gi_id']} {_render_instance(instance)}" for instance in gpu["instances"])
         lines.extend(f"  process {process['pid']} {_render_process(process)}" for process in gpu["processes"])
-        lines.append(f"  health {render_health(gpu['health'])}")
+        if not is_as_new(gpu["health"]):
+            lines.append(f"  health {render_health(gpu['health'])}")
     lines.extend(f"injected {_render_misbehaviour(what)}" for what in status["misbehaviours"])
     return "\n".join(lines)
 
@@ -47,19 +48,29 @@ def list_remarks(status: dict[str, Any]) -> Iterator[str]:
     yield from (f"injected {_render_misbehaviour(what)}" for what in status["misbehaviours"])
 
 
+def is_as_new(health: dict[str, Any]) -> bool:
+    """Whether there is nothing to say about a GPU's health: ECC is on and stays on, and nothing ever happened."""
+    return (health["ecc_current"], health["ecc_pending"], health["recovery_action"]) == (1, 1, "NONE") and not any(
+        value for name, value in health.items() if name not in {"ecc_current", "ecc_pending", "recovery_action"}
+    )
+
+
 def render_health(health: dict[str, Any]) -> str:
-    """One line: ECC errors since the last reset (and of the GPU's life), remapped rows, recovery action."""
+    """One line: ECC errors since the last reset and of the GPU's life, remapped rows, recovery action."""
+    if is_as_new(health):
+        return "as new"
     mode = _MODES[health["ecc_current"]]
     if health["ecc_pending"] != health["ecc_current"]:
         mode += f" ({_MODES[health['ecc_pending']]} after a reset)"
     corrected, uncorrected = (
-        f"{health[f'{kind}_volatile']} ({health[f'{kind}_aggregate']} in all) {kind}"
+        f"{kind} {health[f'{kind}_volatile']} now, {health[f'{kind}_aggregate']} ever"
         for kind in ("corrected", "uncorrected")
     )
-    rows = f"{health['remapped_correctable']} + {health['remapped_uncorrectable']} rows remapped"
-    rows += ", PENDING" if health["remap_pending"] else ""
-    rows += ", FAILED" if health["remap_failure"] else ""
-    return f"ECC {mode}, {corrected}, {uncorrected}; {rows}; recovery action {health['recovery_action']}"
+    correctable, uncorrectable = health["remapped_correctable"], health["remapped_uncorrectable"]
+    rows = f"rows remapped: {correctable} correctable, {uncorrectable} uncorrectable"
+    rows += ", pending" if health["remap_pending"] else ""
+    rows += ", failure" if health["remap_failure"] else ""
+    return f"ECC {mode}; {corrected}; {uncorrected}; {rows}; recovery action {health['recovery_action']}"
 
 
 def _render_node(status: dict[str, Any]) -> str:
@@ -91,13 +102,15 @@ def _render_mode(gpu: dict[str, Any]) -> str:
 
 def _render_instance(instance: dict[str, Any]) -> str:
     placement = instance["placement"]
-    devices = ", ".join(c["mig_uuid"] for c in instance["compute_instances"]) or "no compute instance"
+    made = instance["compute_instances"]
+    devices = ", ".join(f"ci {c['ci_id']} {c['mig_uuid']}" for c in made) or "no compute instance"
     return f"{instance['profile']} at {placement['start']}:{placement['size']} {devices}"
 
 
 def _render_process(process: dict[str, Any]) -> str:
     memory = f" {process['memory_bytes'] >> 20} MiB" if process["memory_bytes"] else ""
-    return f"{process['name']} ({process['kind']}){_render_place(process)}{memory}"
+    kind = f"{process['kind']}, real" if process["real"] else process["kind"]
+    return f"{process['name']} ({kind}){_render_place(process)}{memory}"
 
 
 def _render_place(process: dict[str, Any]) -> str:

@@ -5,7 +5,9 @@ On a terminal the map stays in place; elsewhere each change is a line, so that i
 
 from __future__ import annotations
 
+import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -15,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tesela.cli.mig_map import MapBlock, MapRow, render_mig_map
-from tesela.cli.sim_status import list_facts, list_remarks, render_health
+from tesela.cli.sim_status import is_as_new, list_facts, list_remarks, render_health
 from tesela.core.model import Placement
 from tesela.edge.simulator.admin import SimulatorAdmin
 
@@ -24,7 +26,10 @@ _IDLE: Final = "idle"
 
 
 def watch_status(admin: SimulatorAdmin, console: Console) -> None:
-    """Shows the simulator until SIGINT or SIGTERM. DocumentError, NvmlError: as SimulatorAdmin.send, at any look."""
+    """Shows the simulator until SIGINT or SIGTERM.
+
+    DocumentError, NvmlError: as SimulatorAdmin.send, at any look. BrokenPipeError: nobody reads what is shown.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
@@ -58,6 +63,18 @@ def _list_looks(admin: SimulatorAdmin, stop: threading.Event) -> Iterator[dict[s
     while not stop.is_set():
         yield admin.send({"op": "status"})
         stop.wait(LOOK_S)
+        # Where nothing changes nothing is written, so that no write would tell.
+        if _is_reader_gone():
+            raise BrokenPipeError
+
+
+def _is_reader_gone() -> bool:
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return False  # no file behind it: whoever replaced it reads it
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def list_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
@@ -71,10 +88,11 @@ def list_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterato
 
 
 def render_watch(status: dict[str, Any], console: Console) -> Group:
-    """The map, a line of health per GPU, and what else there is to say: processes, faults, calls held up."""
+    """The map, a line of health per GPU that is not as new, processes, faults, and calls held up."""
     rows = [_plan_row(gpu) for gpu in status["gpus"]]
     plain = console.options.ascii_only
-    lines = [Text(f"  {_name(gpu)}  {render_health(gpu['health'])}", style=_style(gpu)) for gpu in status["gpus"]]
+    worn = [gpu for gpu in status["gpus"] if not is_as_new(gpu["health"])]
+    lines = [Text(f"  {_name(gpu)}  {render_health(gpu['health'])}", style=_style(gpu)) for gpu in worn]
     remarks = [Text(f"  {line}") for line in list_remarks(status)]
     return Group(render_mig_map(rows, width=console.width, ascii_only=plain), Text(), *lines, Text(), *remarks)
 

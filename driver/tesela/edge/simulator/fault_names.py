@@ -17,7 +17,7 @@ from tesela.edge.simulator.named import HANDLE_BY_INDEX, NAMED, UNSIMULATED, fau
 
 ANY_FUNCTION: Final = "*"
 _SUFFIX: Final = re.compile(r"(_v\d+|V)$")
-_ASKED_AS: Final = {
+ASKED_AS: Final = {
     "nvmlInit": "nvmlInitWithFlags",
     "nvmlInit_v2": "nvmlInitWithFlags",
     "nvmlDeviceGetHandleByIndex": HANDLE_BY_INDEX,
@@ -50,7 +50,7 @@ def method_of(function: str) -> str:
         return function
     if function in _NEVER_ASKED:
         raise DocumentError("function", f"{function} is answered without asking the simulator, so it cannot misbehave")
-    asked = _ASKED_AS.get(function, function)
+    asked = ASKED_AS.get(function, function)
     if asked not in _answered() and asked not in UNSIMULATED:
         asked = _by_stem().get(_SUFFIX.sub("", function), "")
     if not asked:
@@ -75,6 +75,6 @@ def _by_stem() -> dict[str, str]:
 
 
 def _hint(function: str) -> str:
-    known = {name.lower(): name for name in (*_answered(), *_ASKED_AS, *UNSIMULATED, *FUNCTIONS)}
+    known = {name.lower(): name for name in (*_answered(), *ASKED_AS, *UNSIMULATED, *FUNCTIONS)}
     close = difflib.get_close_matches(function.lower(), known, n=3, cutoff=0.0)
     return f"close to it are {', '.join(known[name] for name in close)}; `tesela sim fail --list` has all"
