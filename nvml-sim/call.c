@@ -8,13 +8,17 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define SEND_TRIES 16
+#define NEW_TRIES 4 /* the last ones, on connections that were not idle */
 
 static atomic_uint next_request_id;
 
 void call_begin_init(struct call *call, uint16_t opcode)
 {
     call->connection = NULL;
-    call->heap = NULL;
+    call->heap = call->long_request = NULL;
     call->interruptible = call->answered = false;
     call->lost = NVML_ERROR_DRIVER_NOT_LOADED;
     call->in = (struct reader){call->answer, 0, true};
@@ -59,6 +63,17 @@ nvmlReturn_t call_compute_instance(struct call *call, uint16_t opcode, const voi
     return call_target(call, opcode, handle, KIND_COMPUTE_INSTANCE);
 }
 
+nvmlReturn_t call_reserve(struct call *call, size_t size)
+{
+    call->long_request = malloc(REQUEST_BYTES + size);
+    if (!call->long_request)
+        return NVML_ERROR_MEMORY;
+    memcpy(call->long_request, call->out.bytes, call->out.size);
+    call->out.bytes = call->long_request;
+    call->out.capacity = REQUEST_BYTES + size;
+    return NVML_SUCCESS;
+}
+
 static void drop(struct call *call)
 {
     if (call->connection)
@@ -74,31 +89,35 @@ static nvmlReturn_t fail(struct call *call, enum link link)
         return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     case LINK_NO_MEMORY:
         return NVML_ERROR_MEMORY;
+    case LINK_FULL:
+        return NVML_ERROR_INSUFFICIENT_RESOURCES;
+    case LINK_NO_SOCKET:
+        return NVML_ERROR_OPERATING_SYSTEM;
     case LINK_BAD:
         return NVML_ERROR_UNKNOWN;
     case LINK_OK:
     case LINK_LOST:
+    case LINK_CLOSED:
         break;
     }
     return call->lost;
 }
 
+/* The simulator closes idle connections where it needs room, and all of them where it ends and comes back. */
 static enum link send_request(struct call *call)
 {
-    bool idle_too = true;
-    for (;;) {
-        enum link link = connection_take(&call->connection, idle_too);
+    for (int tries = SEND_TRIES; tries; tries--) {
+        enum link link = connection_take(&call->connection, tries > NEW_TRIES);
         if (link != LINK_OK)
             return link;
         if (call->interruptible && connection_interruptible(call->connection) != LINK_OK)
             return LINK_LOST;
-        bool untouched, pooled = call->connection->pooled;
-        link = frame_send(call->connection->fd, call->out.bytes, call->out.size, &untouched);
-        if (link == LINK_OK || !untouched || !pooled)
+        link = frame_send(call->connection->fd, call->out.bytes, call->out.size);
+        if (link != LINK_CLOSED)
             return link;
-        /* The simulator closed this connection while it was idle, as one does that ends and comes back. */
         drop(call);
     }
+    return LINK_LOST;
 }
 
 /* The code in an answer that is no success; its text is for people who read the socket. */
@@ -115,7 +134,7 @@ nvmlReturn_t call_send(struct call *call)
 {
     if (call->out.failed)
         return NVML_ERROR_INVALID_ARGUMENT;
-    write_u32(call->request, (uint32_t)(call->out.size - LENGTH_BYTES));
+    write_u32(call->out.bytes, (uint32_t)(call->out.size - LENGTH_BYTES));
     enum link link = send_request(call);
     struct answer answer = {.small = call->answer, .room = sizeof call->answer};
     if (link == LINK_OK)
@@ -125,7 +144,7 @@ nvmlReturn_t call_send(struct call *call)
         return fail(call, link);
     call->in = answer.body;
     uint32_t id = take_u32(&call->in), code = take_u32(&call->in);
-    if (id != read_u32(call->request + LENGTH_BYTES + 4))
+    if (id != read_u32(call->out.bytes + LENGTH_BYTES + 4))
         return fail(call, LINK_BAD);
     return code ? refusal(call, code) : NVML_SUCCESS;
 }
@@ -142,5 +161,6 @@ nvmlReturn_t call_accept(struct call *call)
 void call_leave(struct call *call)
 {
     drop(call);
+    free(call->long_request);
     free(call->heap);
 }

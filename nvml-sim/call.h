@@ -17,15 +17,17 @@
 #include "session.h"
 #include "wire.h"
 
-#define REQUEST_BYTES 24576 /* the longest: nvmlDeviceGetFieldValues with MAX_LIST fields */
-#define ANSWER_BYTES 2048   /* room for all but long lists, which go to the heap */
+/* On the stack of the caller's thread, which may be a small one; what is longer goes to the heap. */
+#define REQUEST_BYTES 1024
+#define ANSWER_BYTES 2048
 
 struct call {
     struct writer out;
     struct reader in;
     struct target target;
     struct connection *connection;
-    unsigned char *heap;
+    unsigned char *heap; /* a long answer */
+    unsigned char *long_request;
     nvmlReturn_t lost; /* what this call answers if the simulator is gone */
     bool interruptible; /* the last nvmlShutdown may end it */
     bool answered;      /* a code that is no success is the simulator's own word */
@@ -54,6 +56,8 @@ nvmlReturn_t call_gpu(struct call *call, uint16_t opcode, const void *handle);
 nvmlReturn_t call_gpu_instance(struct call *call, uint16_t opcode, const void *handle);
 nvmlReturn_t call_compute_instance(struct call *call, uint16_t opcode, const void *handle);
 
+/* Before a list of arguments: room for so many bytes more than a request has on the stack. MEMORY: there is none. */
+nvmlReturn_t call_reserve(struct call *call, size_t size);
 nvmlReturn_t call_send(struct call *call);
 nvmlReturn_t call_accept(struct call *call);
 void call_leave(struct call *call);

@@ -4,15 +4,16 @@
  */
 #include "events.h"
 
+#include "frames.h"
 #include "named.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 #define OPCODE_WAIT_EVENT 0x0070
 #define MAX_SETS 256U
 #define MAX_REGISTRATIONS 128U
+#define REGISTRATION_BYTES (sizeof(uint32_t) + UUID_BYTES + 2 * sizeof(uint64_t)) /* at most */
 #define SLICE_MS 2000U /* below the silence after which a call asks whether the simulator lives */
 #define WITHOUT_END 0xFFFFFFFFU
 
@@ -163,13 +164,6 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 
 /* Waiting */
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static bool put_registrations(struct call *call, const struct target *target)
 {
     events_lock();
@@ -194,6 +188,7 @@ static nvmlReturn_t ask(const struct target *target, uint32_t timeout_ms, struct
     TRY(call_begin(&call, OPCODE_WAIT_EVENT));
     call.lost = NVML_ERROR_GPU_IS_LOST;
     call.interruptible = true;
+    TRY(call_reserve(&call, MAX_REGISTRATIONS * REGISTRATION_BYTES));
     NEED(put_registrations(&call, target));
     put_u32(&call.out, timeout_ms);
     TRY(call_send(&call));
@@ -229,9 +224,9 @@ static bool take_event(const struct target *target, const struct event *event, n
 
 static nvmlReturn_t wait_for(const struct target *target, unsigned int timeout_ms, struct event *event)
 {
-    int64_t until = now_ms() + timeout_ms;
+    int64_t until = clock_ms() + timeout_ms;
     for (;;) {
-        int64_t left = timeout_ms == WITHOUT_END ? SLICE_MS : until - now_ms();
+        int64_t left = timeout_ms == WITHOUT_END ? SLICE_MS : until - clock_ms();
         uint32_t slice = left <= 0 ? 0 : left < SLICE_MS ? (uint32_t)left : SLICE_MS;
         nvmlReturn_t code = ask(target, slice, event);
         if (code == NVML_SUCCESS && (take_event(target, event, &code) || code != NVML_SUCCESS))

@@ -11,7 +11,9 @@
 #include <sys/socket.h>
 #include <time.h>
 
-static int64_t now_ms(void)
+#define MAX_UNSURE 12 /* silences */
+
+int64_t clock_ms(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -24,31 +26,32 @@ static bool may_go_on(void)
     return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK;
 }
 
-enum link frame_send(int fd, const unsigned char *frame, size_t size, bool *untouched)
+enum link frame_send(int fd, const unsigned char *frame, size_t size)
 {
     size_t sent = 0;
-    int64_t until = now_ms() + FRAME_MS;
-    *untouched = true;
+    int64_t until = clock_ms() + FRAME_MS;
     for (;;) {
         /* Blocks for SILENCE_MS at most, by SO_SNDTIMEO. */
         ssize_t count = send(fd, frame + sent, size - sent, MSG_NOSIGNAL);
         if (count < 0 && !may_go_on())
-            return LINK_LOST;
-        if (count > 0) {
+            return sent ? LINK_LOST : LINK_CLOSED;
+        if (count > 0)
             sent += (size_t)count;
-            *untouched = false;
-        }
         if (sent == size)
             return LINK_OK;
-        if (now_ms() >= until)
+        if (clock_ms() >= until)
             return LINK_LOST;
     }
 }
 
-/* The first bytes of the answer, however long the simulator takes for them while it lives. */
-static enum link receive_first(int fd, unsigned char *bytes, size_t room, bool (*alive)(void), size_t *received)
+/*
+ * The first bytes of the answer, however long the simulator takes for them while it lives. Where this process cannot
+ * tell, for want of a descriptor say, the answer is still waited for, but not for ever.
+ */
+static enum link receive_first(int fd, unsigned char *bytes, size_t room, enum link (*alive)(void), size_t *received)
 {
-    int64_t since = now_ms();
+    int64_t since = clock_ms();
+    int unsure = 0;
     for (;;) {
         ssize_t count = recv(fd, bytes, room, 0);
         if (count > 0) {
@@ -58,17 +61,18 @@ static enum link receive_first(int fd, unsigned char *bytes, size_t room, bool (
         if (!count || !may_go_on())
             return LINK_LOST;
         /* The clock decides, not the timeout: a client with many signals would never see that one. */
-        if (now_ms() - since < SILENCE_MS - 50)
+        if (clock_ms() - since < SILENCE_MS - 50)
             continue;
-        if (!alive || !alive())
-            return LINK_LOST;
-        since = now_ms();
+        enum link link = alive ? alive() : LINK_LOST;
+        if (link == LINK_LOST || (link != LINK_OK && ++unsure == MAX_UNSURE))
+            return link;
+        since = clock_ms();
     }
 }
 
 static enum link receive_rest(int fd, unsigned char *bytes, size_t have, size_t need)
 {
-    int64_t until = now_ms() + FRAME_MS;
+    int64_t until = clock_ms() + FRAME_MS;
     while (have < need) {
         ssize_t count = recv(fd, bytes + have, need - have, MSG_DONTWAIT);
         if (count > 0) {
@@ -77,7 +81,7 @@ static enum link receive_rest(int fd, unsigned char *bytes, size_t have, size_t 
         }
         if (!count || !may_go_on())
             return LINK_LOST;
-        int64_t left = until - now_ms();
+        int64_t left = until - clock_ms();
         if (left <= 0)
             return LINK_LOST;
         struct pollfd readable = {.fd = fd, .events = POLLIN};
@@ -86,7 +90,7 @@ static enum link receive_rest(int fd, unsigned char *bytes, size_t have, size_t 
     return LINK_OK;
 }
 
-enum link frame_receive(int fd, struct answer *answer, bool (*alive)(void))
+enum link frame_receive(int fd, struct answer *answer, enum link (*alive)(void))
 {
     size_t have = 0;
     enum link link = receive_first(fd, answer->small, answer->room, alive, &have);

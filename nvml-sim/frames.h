@@ -18,9 +18,10 @@ struct answer {
     struct reader body;   /* what follows the length word */
 };
 
-/* `*untouched`: not a byte left, so the simulator cannot have seen the request. */
-enum link frame_send(int fd, const unsigned char *frame, size_t size, bool *untouched);
+int64_t clock_ms(void);
+/* LINK_CLOSED: the peer has ended the connection and has not seen a byte of this. */
+enum link frame_send(int fd, const unsigned char *frame, size_t size);
 /* Waits for one frame. After each SILENCE_MS without a byte it asks `alive`; NULL: the first silence is the end. */
-enum link frame_receive(int fd, struct answer *answer, bool (*alive)(void));
+enum link frame_receive(int fd, struct answer *answer, enum link (*alive)(void));
 
 #endif

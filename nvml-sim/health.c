@@ -113,6 +113,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     CALL(call);
     TRY(call_gpu(&call, OPCODE_FIELD_VALUES, device));
     NEED(values && count > 0 && count <= (int)MAX_LIST);
+    TRY(call_reserve(&call, (size_t)count * sizeof(uint32_t)));
     put_u32(&call.out, (uint32_t)count);
     for (int i = 0; i < count; i++)
         put_u32(&call.out, values[i].fieldId);

@@ -18,11 +18,14 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/tesela/sim.sock"
-#define MAX_CONNECTIONS 256 /* as many as the simulator serves */
-#define MAX_IDLE 16
+#define MAX_CONNECTIONS 256 /* of this process; a call that finds none waits for another call's end */
+#define MAX_IDLE 8
+#define SLOT_WAIT_MS 10000
+#define PROBE_WAIT_MS 15000 /* longer than one can take */
 #define PROTOCOL_VERSION 1
 #define CODE_OTHER_VERSION 25U
 
@@ -31,15 +34,40 @@ static atomic_uint initialised;
 static atomic_uint epoch;
 static struct sockaddr_un address;
 static bool addressed;
-static struct connection connections[MAX_CONNECTIONS];
+static struct connection connections[MAX_CONNECTIONS + 1];
+static struct connection *const probe = &connections[MAX_CONNECTIONS];
 static int idle[MAX_IDLE];
 static int idle_count;
+static pthread_cond_t freed; /* a connection came back or was closed */
+static pthread_cond_t probed;
+static bool probing;
+static unsigned int probes; /* that have ended */
+static enum link last_probe;
 
 static void close_locked(struct connection *connection)
 {
     if (connection->fd >= 0)
         close(connection->fd);
     *connection = (struct connection){.state = SLOT_FREE, .fd = -1};
+    pthread_cond_signal(&freed);
+}
+
+/* On a clock that nobody sets. */
+static void begin_conditions(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&freed, &monotonic);
+    pthread_cond_init(&probed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* False: it is `until_ms`. */
+static bool wait_locked(pthread_cond_t *condition, int64_t until_ms)
+{
+    const struct timespec until = {.tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000};
+    return pthread_cond_timedwait(condition, &lock, &until) == 0;
 }
 
 static void before_fork(void)
@@ -62,10 +90,13 @@ static void after_fork_in_parent(void)
  */
 static void after_fork_in_child(void)
 {
-    for (int i = 0; i < MAX_CONNECTIONS; i++)
+    /* Threads of the parent may wait for the old ones. */
+    begin_conditions();
+    for (int i = 0; i <= MAX_CONNECTIONS; i++)
         if (connections[i].state != SLOT_FREE)
             close_locked(&connections[i]);
     idle_count = 0;
+    probing = false;
     atomic_store(&initialised, 0);
     atomic_fetch_add(&epoch, 1);
     events_forget_locked();
@@ -75,6 +106,7 @@ static void after_fork_in_child(void)
 /* At load, before there is a lock to hold: a fork that runs beside the first nvmlInit would miss handlers set by that. */
 __attribute__((constructor)) static void watch_forks(void)
 {
+    begin_conditions();
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -148,25 +180,15 @@ static int open_socket(void)
     return higher;
 }
 
-/* A socket of a slot of its own, so that a fork in any moment finds every descriptor. */
-static enum trouble open_slot(struct connection **out, struct sockaddr_un *to)
+/* For a slot that is the caller's. The socket is in it before the lock is free, so that a fork finds every descriptor. */
+static enum trouble open_slot(struct connection *slot, struct sockaddr_un *to)
 {
-    struct connection *slot = NULL;
     pthread_mutex_lock(&lock);
-    enum trouble trouble = addressed ? TROUBLE_SLOTS : TROUBLE_PATH;
+    enum trouble trouble = addressed ? TROUBLE_SOCKET : TROUBLE_PATH;
     *to = address;
-    for (int i = 0; i < MAX_CONNECTIONS && addressed && !slot; i++)
-        if (connections[i].state == SLOT_FREE)
-            slot = &connections[i];
-    if (slot) {
-        *slot = (struct connection){.state = SLOT_USED, .fd = open_socket()};
-        slot->epoch = atomic_load(&epoch);
-        trouble = slot->fd < 0 ? TROUBLE_SOCKET : TROUBLE_NONE;
-        if (trouble != TROUBLE_NONE)
-            close_locked(slot);
-    }
+    if (addressed && (slot->fd = open_socket()) >= 0)
+        trouble = TROUBLE_NONE;
     pthread_mutex_unlock(&lock);
-    *out = slot;
     return trouble;
 }
 
@@ -181,8 +203,7 @@ static enum link greet(int fd)
     put_bytes(&out, "TSIM", 4);
     put_u16(&out, PROTOCOL_VERSION);
     put_u16(&out, PROTOCOL_VERSION);
-    bool untouched;
-    if (frame_send(fd, out.bytes, out.size, &untouched) != LINK_OK)
+    if (frame_send(fd, out.bytes, out.size) != LINK_OK)
         return LINK_LOST;
     struct answer answer = {.small = bytes, .room = sizeof bytes};
     enum link link = frame_receive(fd, &answer, NULL);
@@ -203,13 +224,14 @@ static enum link greet(int fd)
 static enum trouble connect_slot(const struct connection *slot, const struct sockaddr_un *to)
 {
     const struct timeval silence = {.tv_sec = SILENCE_MS / 1000};
+    int64_t until = clock_ms() + SILENCE_MS;
     int connected;
     if (setsockopt(slot->fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) ||
         setsockopt(slot->fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence))
         return TROUBLE_SOCKET;
     do
         connected = connect(slot->fd, (const struct sockaddr *)to, sizeof *to);
-    while (connected && errno == EINTR);
+    while (connected && errno == EINTR && clock_ms() < until);
     return connected && errno != EISCONN ? TROUBLE_CONNECT : TROUBLE_NONE;
 }
 
@@ -217,54 +239,82 @@ static enum trouble trouble_of(enum link link)
 {
     switch (link) {
     case LINK_LOST:
+    case LINK_CLOSED:
         return TROUBLE_SILENCE;
     case LINK_BAD:
         return TROUBLE_BAD;
     case LINK_OTHER:
         return TROUBLE_OTHER;
     case LINK_OK:
+    case LINK_FULL:
+    case LINK_NO_SOCKET:
     case LINK_NO_MEMORY:
         break;
     }
     return TROUBLE_NONE;
 }
 
-static enum link open_connection(struct connection **out)
+static enum link link_without(enum trouble trouble, int number)
+{
+    if (trouble == TROUBLE_SOCKET)
+        return LINK_NO_SOCKET;
+    /* EAGAIN: it lives, or stands still, and as many as the system lets wait are waiting for it. */
+    return trouble == TROUBLE_CONNECT && number == EAGAIN ? LINK_FULL : LINK_LOST;
+}
+
+/* Closes the slot where it is not LINK_OK. */
+static enum link open_connection(struct connection *slot)
 {
     struct sockaddr_un to;
-    struct connection *slot;
     errno = 0;
-    enum trouble trouble = open_slot(&slot, &to);
-    bool opened = trouble == TROUBLE_NONE;
-    if (opened)
+    enum trouble trouble = open_slot(slot, &to);
+    if (trouble == TROUBLE_NONE)
         trouble = connect_slot(slot, &to);
-    int number = trouble == TROUBLE_NONE || trouble == TROUBLE_SLOTS ? 0 : errno;
-    enum link link = LINK_LOST;
+    int number = trouble == TROUBLE_NONE ? 0 : errno;
+    enum link link = link_without(trouble, number);
     if (trouble == TROUBLE_NONE) {
         link = greet(slot->fd);
         trouble = trouble_of(link);
     }
-    if (link == LINK_OK)
-        *out = slot;
-    else if (opened)
+    if (link != LINK_OK)
         connection_close(slot);
     if (trouble != TROUBLE_PATH) /* session_prepare has told it, with the path */
         trouble_tell(trouble, to.sun_path, number);
     return link;
 }
 
+static struct connection *take_slot_locked(bool idle_too)
+{
+    if (idle_too && idle_count)
+        return &connections[idle[--idle_count]];
+    for (int i = 0; i < MAX_CONNECTIONS; i++)
+        if (connections[i].state == SLOT_FREE)
+            return &connections[i];
+    return NULL;
+}
+
 enum link connection_take(struct connection **out, bool idle_too)
 {
     pthread_mutex_lock(&lock);
-    if (idle_too && idle_count) {
-        *out = &connections[idle[--idle_count]];
-        (*out)->state = SLOT_USED;
-        (*out)->pooled = true;
-        pthread_mutex_unlock(&lock);
-        return LINK_OK;
+    struct connection *slot = take_slot_locked(idle_too);
+    if (!slot) {
+        int64_t until = clock_ms() + SLOT_WAIT_MS;
+        while (!(slot = take_slot_locked(idle_too)) && wait_locked(&freed, until))
+            ;
     }
+    bool is_new = slot && slot->state == SLOT_FREE;
+    if (is_new)
+        *slot = (struct connection){.fd = -1, .epoch = atomic_load(&epoch)};
+    if (slot)
+        slot->state = SLOT_USED;
+    const struct sockaddr_un to = address;
     pthread_mutex_unlock(&lock);
-    return open_connection(out);
+    *out = slot;
+    if (!slot) {
+        trouble_tell(TROUBLE_SLOTS, to.sun_path, 0);
+        return LINK_FULL;
+    }
+    return is_new ? open_connection(slot) : LINK_OK;
 }
 
 void connection_give_back(struct connection *connection)
@@ -274,6 +324,7 @@ void connection_give_back(struct connection *connection)
     if (connection->epoch == atomic_load(&epoch) && atomic_load(&initialised) && idle_count < MAX_IDLE) {
         connection->state = SLOT_IDLE;
         idle[idle_count++] = (int)(connection - connections);
+        pthread_cond_signal(&freed);
     } else {
         close_locked(connection);
     }
@@ -296,11 +347,32 @@ enum link connection_interruptible(struct connection *connection)
     return ours ? LINK_OK : LINK_LOST;
 }
 
-bool simulator_answers(void)
+/* Many calls may be silent at once: one of them asks, and the others take its answer for theirs. */
+enum link simulator_answers(void)
 {
-    struct connection *probe = NULL;
-    if (open_connection(&probe) != LINK_OK)
-        return false;
-    connection_close(probe);
-    return true;
+    pthread_mutex_lock(&lock);
+    if (probing) {
+        unsigned int before = probes;
+        int64_t until = clock_ms() + PROBE_WAIT_MS;
+        while (probes == before && wait_locked(&probed, until))
+            ;
+        enum link link = probes == before ? LINK_LOST : last_probe;
+        pthread_mutex_unlock(&lock);
+        return link;
+    }
+    probing = true;
+    *probe = (struct connection){.state = SLOT_USED, .fd = -1, .epoch = atomic_load(&epoch)};
+    pthread_mutex_unlock(&lock);
+    enum link link = open_connection(probe);
+    if (link == LINK_OK)
+        connection_close(probe);
+    if (link == LINK_BAD || link == LINK_OTHER)
+        link = LINK_LOST;
+    pthread_mutex_lock(&lock);
+    probing = false;
+    last_probe = link;
+    probes++;
+    pthread_cond_broadcast(&probed);
+    pthread_mutex_unlock(&lock);
+    return link;
 }

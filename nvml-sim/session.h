@@ -13,8 +13,11 @@
 enum link {
     LINK_OK,
     LINK_LOST,       /* nothing there, or it went away */
+    LINK_CLOSED,     /* it ended this connection before it saw the request */
     LINK_BAD,        /* it spoke, but not this protocol */
     LINK_OTHER,      /* it speaks other versions of the protocol */
+    LINK_FULL,       /* no connection became free in time, here or there */
+    LINK_NO_SOCKET,  /* the system gives this process none */
     LINK_NO_MEMORY,
 };
 
@@ -22,7 +25,6 @@ struct connection {
     enum { SLOT_FREE, SLOT_IDLE, SLOT_USED } state;
     int fd;
     bool interruptible; /* the last nvmlShutdown ends what it waits for */
-    bool pooled;        /* it was idle before this call: the simulator may have gone since */
     unsigned int epoch;
 };
 
@@ -35,14 +37,17 @@ void session_count_up(void);
 /* UNINITIALIZED if there is nothing to count down. The last one closes every idle connection and wakes event waits. */
 nvmlReturn_t session_count_down(void);
 
-/* An idle connection if `idle_too`, else a new one, past its hello. */
+/* An idle connection if `idle_too`, else a new one, past its hello. Waits where every connection is in use. */
 enum link connection_take(struct connection **out, bool idle_too);
 /* Keeps it for the next call, or closes it. */
 void connection_give_back(struct connection *connection);
 void connection_close(struct connection *connection);
 /* Whether the last nvmlShutdown may end the call that has it; LINK_LOST if that has happened already. */
 enum link connection_interruptible(struct connection *connection);
-/* Whether a simulator answers a hello within SILENCE_MS: a call that takes long may be held up on purpose. */
-bool simulator_answers(void);
+/*
+ * Whether a simulator answers a hello within SILENCE_MS: a call that takes long may be held up on purpose. LINK_LOST if
+ * not; LINK_FULL, LINK_NO_SOCKET or LINK_NO_MEMORY where this process could not find out.
+ */
+enum link simulator_answers(void);
 
 #endif

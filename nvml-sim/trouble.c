@@ -15,7 +15,7 @@
 
 static const char *const texts[TROUBLES] = {
     [TROUBLE_PATH] = "this path is longer than a socket's can be; set TESELA_SIM_SOCKET to a shorter one",
-    [TROUBLE_SLOTS] = "this process has as many connections open as a simulator serves",
+    [TROUBLE_SLOTS] = "every connection that this process may have is held up in a call",
     [TROUBLE_SOCKET] = "no socket to reach it with",
     [TROUBLE_CONNECT] = "nobody answers; does `tesela sim serve` run, and does TESELA_SIM_SOCKET name its socket",
     [TROUBLE_SILENCE] = "whoever listens there closed the connection or said nothing for 5 s",
