@@ -8,6 +8,7 @@ from tesela.edge.nvml import codes
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.named import NamedCalls
 from tesela.edge.simulator.nvml import SimulatedNvml
+from tesela.edge.simulator.rows import NodeRow, Row
 from tesela.edge.simulator.targets import NamedRequest
 
 
@@ -42,3 +43,10 @@ class NamedWorld:
     def destroy(self, device):
         self.nvml.destroy_compute_instance(self.gpu, device.gi_id, device.ci_id)
         self.nvml.destroy_gpu_instance(self.gpu, device.gi_id)
+
+
+def shape(row: Row) -> tuple[str, int, bool]:
+    """What a row takes, as the page of the protocol says it: target, count of numbers, whether there is a text."""
+    if isinstance(row, NodeRow):
+        return "G+G" if row.takes_gpu else "-", row.numbers, row.takes_text
+    return row.target, row.numbers, False

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from pathlib import Path
 
 import pytest
-from contract.named_world import NamedWorld
+from contract.named_world import NamedWorld, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tesela.core.errors import DocumentError
@@ -18,7 +17,6 @@ from tesela.edge.simulator.named import NAMED
 from tesela.edge.simulator.rows import NodeRow
 from tesela.edge.simulator.targets import NamedAnswer, NamedRequest
 
-ROOT = Path(__file__).parents[2]
 NO_INSTANCE = 0xFFFFFFFF
 I64 = st.integers(-(2**63), 2**63 - 1)
 IDS = st.none() | st.integers(0, 2**32 - 2)
@@ -29,33 +27,6 @@ def world():
     world = NamedWorld()
     yield world
     world.machine.release()
-
-
-# The table
-
-
-def table_of_the_page():
-    page = (ROOT / "docs" / "simulator-protocol.md").read_text()
-    rows = re.findall(r"^\| (nvml[\w, ]+) \| (\S+) \| ([^|]+) \|", page, re.MULTILINE)
-    for names, target, takes in rows:
-        parts = [] if takes == "none" else takes.split(", ")
-        text = takes.startswith("text ") or target == "G+G"
-        for name in names.split(", "):
-            yield name, (target, 0 if takes.startswith("text ") else len(parts), text)
-
-
-def shape(row):
-    if isinstance(row, NodeRow):
-        return "G+G" if row.takes_gpu else "-", row.numbers, row.takes_text
-    return row.target, row.numbers, False
-
-
-def test_the_page_lists_every_named_call_once():
-    assert sorted(name for name, _ in table_of_the_page()) == sorted(NAMED)
-
-
-def test_the_page_says_what_each_named_call_takes():
-    assert dict(table_of_the_page()) == {name: shape(row) for name, row in NAMED.items()}
 
 
 # The wire

@@ -6,7 +6,6 @@ import re
 import socket
 import struct
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +22,6 @@ from tesela.edge.simulator.remote import RemoteNvml
 from tesela.edge.simulator.server import SimulatorServer
 from tesela.edge.simulator.wire import Reader, Request, Response
 
-ROOT = Path(__file__).parents[2]
 WORDS = st.integers(0, 2**32 - 1)
 
 
@@ -169,12 +167,6 @@ def test_opcodes_never_move():
         "get_graphics_running_processes": 0x51,
     }
     assert {call.method: opcode for opcode, call in CALLS.items() if call.method in moved} == moved
-
-
-def test_the_page_lists_every_call():
-    page = (ROOT / "docs" / "simulator-protocol.md").read_text()
-    rows = dict(re.findall(r"^\| 0x([0-9A-F]{4}) \| (nvml\w+)", page, re.MULTILINE))
-    assert rows == {f"{opcode:04X}": FUNCTIONS[call.method] for opcode, call in CALLS.items()}
 
 
 # Server

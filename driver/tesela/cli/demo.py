@@ -34,7 +34,7 @@ exit codes:
 examples:
   tesela demo
   tesela demo --node 'h100-80gb*8' --claims 20
-  tesela demo --node 'a30*2,rtx-pro-6000*2' --watch
+  tesela demo --node 'a30-24gb*2,rtx-pro-6000*2' --watch
   tesela demo -o json | jq '.[] | {step, took_s}'
 """
 
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=plan_demo_spec,
         default=DEFAULT_NODE,
         metavar="MACHINE",
-        help="GPUs of the node, as in a30*2,h100-80gb*4 (default: %(default)s). Where no part says :mig, GPUs that "
-        "need a reset to change their MIG mode begin with it on",
+        help="GPUs of the node, as in a30-24gb*2,h100-80gb*4 (default: %(default)s). Where no part says :mig, GPUs "
+        "that need a reset to change their MIG mode begin with it on",
     )
     parser.add_argument(
         "--claims",
