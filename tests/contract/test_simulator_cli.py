@@ -187,6 +187,16 @@ def test_hang_and_release(server):
     assert (armed, server.machine.misbehaviours()) == ((Hang(function="get_name", gpu=gpu, times=None),), ())
 
 
+def test_status_tells_what_is_injected(server, capsys):
+    run(server, "fail", "nvmlDeviceGetCount", "IN_USE", "--after", "2")
+    run(server, "slow", "*", "0.001")
+    run(server, "status")
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "injected fault: function nvmlDeviceGetCount, code IN_USE, after 2, times 1",
+        "injected latency: function *, seconds 0.001",
+    ]
+
+
 def test_a_latency_that_ends(server):
     run(server, "slow", "nvmlDeviceGetCount", "0.5", "--after", "1", "--times", "2")
     assert server.machine.misbehaviours() == (Latency(function="nvmlDeviceGetCount", seconds=0.5, after=1, times=2),)

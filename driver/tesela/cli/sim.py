@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description=_SERVE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"{EXIT_CODES}\n\nexample:\n"
-        f"  tesela sim serve --gpus a100-40gb:mig*2 --socket {DEFAULT_SOCKET} --host-root /tmp/host\n"
-        f"  tesela plugin --nvml simulated:unix:{DEFAULT_SOCKET} --proc-root /tmp/host/proc ...",
+        "  tesela sim serve --gpus a100-40gb:mig*2 --socket /tmp/sim.sock --host-root /tmp/host\n"
+        "  tesela plugin --nvml simulated:unix:/tmp/sim.sock --proc-root /tmp/host/proc ...",
     )
     serve.add_argument("--gpus", required=True, metavar="MACHINE", help="as in a100-40gb*4,h100-80gb:mig*2,seed=7")
     serve.add_argument("--host-root", type=Path, metavar="DIR", help="keep a stand-in /proc, /sys and /dev below DIR")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tesela.edge.nvml import codes
+
 _MODES = {0: "off", 1: "on"}
+_CODES: dict[object, str] = {number: name for name, number in codes.RETURN_CODES.items()}
 
 
 def render_status(status: dict[str, Any]) -> str:
@@ -118,5 +121,14 @@ def _render_place(process: dict[str, Any]) -> str:
 
 
 def _render_misbehaviour(what: dict[str, Any]) -> str:
-    details = ", ".join(f"{name} {value}" for name, value in what.items() if value is not None and name != "kind")
-    return f"{what['kind']}: {details}"
+    # What was not asked for says nothing: no calls that pass first, and before the effect.
+    unasked = {"kind": what["kind"], "after": 0, "when": "before"}
+    said = {name: value for name, value in what.items() if value is not None and value != unasked.get(name)}
+    if what.get("activation_status") is not None:
+        del said["code"]
+    details = (f"{name.replace('_', ' ')} {_render_value(name, value)}" for name, value in said.items())
+    return f"{what['kind']}: {', '.join(details)}"
+
+
+def _render_value(name: str, value: object) -> object:
+    return _CODES.get(value, value) if name in {"code", "activation_status"} else value
