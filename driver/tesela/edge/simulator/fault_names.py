@@ -75,6 +75,6 @@ def _by_stem() -> dict[str, str]:
 
 
 def _hint(function: str) -> str:
-    known = {name.lower(): name for name in (*_answered(), *ASKED_AS, *UNSIMULATED, *FUNCTIONS)}
+    known = {name.lower(): name for name in (*_answered(), *ASKED_AS, *UNSIMULATED)}
     close = difflib.get_close_matches(function.lower(), known, n=3, cutoff=0.0)
     return f"close to it are {', '.join(known[name] for name in close)}; `tesela sim fail --list` has all"
