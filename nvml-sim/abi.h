@@ -58,6 +58,8 @@ typedef struct nvmlEventSet_st *nvmlEventSet_t;
 #define NO_INSTANCE 0xFFFFFFFFU
 #define GSP_FIRMWARE_VERSION_BYTES 64U /* nvmlDeviceGetGspFirmwareVersion is not told its buffer's size */
 #define UUID_TYPE_ASCII 1U
+/* Of one profile: a GPU has no more memory slices, so neither more instances nor more places for one. */
+#define MOST_INSTANCES 8U
 #define UUID_TYPE_BINARY 2U
 #define VALUE_TYPE_UNSIGNED_LONG_LONG 3
 

@@ -131,16 +131,13 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance
                     TAKES(KIND_GPU_INSTANCE)));
     NEED(count);
     TRY(named_send(&call, NUMBERS(1, profile_id), &numbers));
-    call.in.failed |= numbers % 2 != 0;
+    call.in.failed |= numbers % 2 != 0 || numbers / 2 > MOST_INSTANCES;
     struct reader items = call.in;
     for (uint32_t i = 0; i < numbers; i++)
         call.in.failed |= take_u64(&call.in) > UINT32_MAX;
     (void)take_text(&call.in);
     TRY(call_accept(&call));
-    unsigned int room = *count;
     *count = numbers / 2;
-    if (placements && room < numbers / 2)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; placements && i < numbers / 2; i++) {
         placements[i].start = (unsigned int)take_u64(&items);
         placements[i].size = (unsigned int)take_u64(&items);
@@ -201,14 +198,18 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsi
     put_u32(&call.out, profile_id);
     TRY(call_send(&call));
     uint32_t found = take_count(&call.in, LEAST_COMPUTE_INSTANCE_BYTES);
+    call.in.failed |= found > MOST_INSTANCES;
     struct reader items = call.in;
     for (uint32_t i = 0; i < found; i++)
         (void)take_compute_instance(&call, &call.in);
     TRY(call_accept(&call));
-    unsigned int room = *count;
+    if (found > 1) { /* there is room for one in any case; a profile's id is its enum */
+        nvmlComputeInstanceProfileInfo_v2_t profile;
+        TRY(profile_of(instance, profile_id, ENGINE_PROFILE_SHARED, &profile));
+        if (found > profile.v1.instanceCount)
+            return NVML_ERROR_UNKNOWN;
+    }
     *count = found;
-    if (room < found)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; i < found; i++)
         computes[i] = take_compute_instance(&call, &items);
     return NVML_SUCCESS;

@@ -176,8 +176,8 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsig
 }
 
 /*
- * NVML documents `count` of this and of the lists of instances as a result alone, and trusts the caller's buffer. Here
- * it also says how much room there is, as every known client has it: a simulator's word is no reason to write further.
+ * NVML has `count` of this and of the lists of instances as a result alone: the caller has learnt beforehand how many
+ * there can be, and its buffer is as long. A simulator that says more than can be is not believed.
  */
 nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned int profile_id,
                                                            nvmlGpuInstancePlacement_t *placements, unsigned int *count)
@@ -188,14 +188,12 @@ nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, 
     put_u32(&call.out, profile_id);
     TRY(call_send(&call));
     uint32_t found = take_count(&call.in, PLACEMENT_BYTES);
+    call.in.failed |= found > MOST_INSTANCES;
     struct reader items = call.in;
     for (uint32_t i = 0; i < found; i++)
         (void)take_u64(&call.in);
     TRY(call_accept(&call));
-    unsigned int room = *count;
     *count = found;
-    if (placements && room < found)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; placements && i < found; i++) {
         placements[i].start = take_u32(&items);
         placements[i].size = take_u32(&items);
@@ -291,14 +289,18 @@ nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int profile
     put_u32(&call.out, profile_id);
     TRY(call_send(&call));
     uint32_t found = take_count(&call.in, GPU_INSTANCE_BYTES);
+    call.in.failed |= found > MOST_INSTANCES;
     struct reader items = call.in;
     for (uint32_t i = 0; i < found; i++)
         call.in.failed |= !gpu_instance_handle(call.target.slot, take_instance(&call.in).id);
     TRY(call_accept(&call));
-    unsigned int room = *count;
+    if (found > 1) { /* there is room for one in any case */
+        nvmlGpuInstanceProfileInfo_v2_t profile;
+        TRY(profile_by_id(device, profile_id, &profile));
+        if (found > profile.instanceCount)
+            return NVML_ERROR_UNKNOWN;
+    }
     *count = found;
-    if (room < found)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; i < found; i++)
         instances[i] = gpu_instance_handle(call.target.slot, take_instance(&items).id);
     return NVML_SUCCESS;

@@ -12,8 +12,6 @@ from tesela.edge.simulator.gpu import Process
 
 pytestmark = library("binutils")
 
-PROFILE_1G, PROFILE_3G = 19, 9
-
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetSerial"])
 def test_a_text_fits_or_is_refused(function, nvml, gpu):
@@ -49,20 +47,6 @@ def test_processes_in_each_version(version, words, server, nvml, gpu):
     call = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses{version}")
     assert call(gpu, byref(count), room) == codes.SUCCESS
     assert (room[0], room[words]) == (11, 12)
-
-
-@pytest.mark.parametrize("room", [0, 6])
-def test_placements_that_do_not_fit(room, nvml, gpu):
-    count, placements = c_uint(room), (pynvml.c_nvmlGpuInstancePlacement_t * 7)()
-    call = nvml.nvmlDeviceGetGpuInstancePossiblePlacements_v2
-    assert call(gpu, PROFILE_1G, placements, byref(count)) == codes.INSUFFICIENT_SIZE
-    assert (count.value, placements[1].size) == (7, 0)
-
-
-def test_instances_that_do_not_fit(nvml, gpu, instance):
-    count, instances = c_uint(0), (pynvml.c_nvmlGpuInstance_t * 1)()
-    assert nvml.nvmlDeviceGetGpuInstances(gpu, PROFILE_3G, instances, byref(count)) == codes.INSUFFICIENT_SIZE
-    assert (count.value, bool(instances[0])) == (1, False)
 
 
 def test_field_values_each_with_a_code(gpu):

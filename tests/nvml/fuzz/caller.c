@@ -99,6 +99,8 @@ static size_t memory_needed(const struct argument *argument, const struct prepar
         return argument->size;
     case KIND_LIST:
         return argument->size * prepared->capacity;
+    case KIND_WHOLE_LIST:
+        return argument->size * MOST_INSTANCES;
     case KIND_COUNT:
         return sizeof(unsigned int);
     case KIND_DEVICE_OUT:
@@ -175,7 +177,7 @@ static word by_value(struct caller *caller, const struct argument *argument, con
 static bool is_memory(enum kind kind)
 {
     return kind == KIND_TEXT_OUT || kind == KIND_OUT || kind == KIND_VERSIONED || kind == KIND_IN || kind == KIND_LIST ||
-           kind == KIND_COUNT || kind >= KIND_DEVICE_OUT;
+           kind == KIND_WHOLE_LIST || kind == KIND_COUNT || kind >= KIND_DEVICE_OUT;
 }
 
 static void prepare(struct caller *caller, const struct row *row, bool hostile, struct prepared *prepared)

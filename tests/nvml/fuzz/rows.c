@@ -20,6 +20,7 @@ struct placement {
 #define VERSIONED(type, version) {KIND_VERSIONED, sizeof(type), version}
 #define IN(type) {KIND_IN, sizeof(type), 0}
 #define LIST(type) {KIND_LIST, sizeof(type), 0}
+#define WHOLE_LIST(type) {KIND_WHOLE_LIST, sizeof(type), 0}
 #define COUNT {KIND_COUNT, 0, 0}
 #define CAPACITY {KIND_CAPACITY, 0, 0}
 #define DEVICE_OUT {KIND_DEVICE_OUT, 0, 0}
@@ -171,12 +172,12 @@ const struct row rows[] = {
     ROW(nvmlDeviceGetGpuInstanceProfileInfoV, DEVICE, NUMBER, VERSIONED(nvmlGpuInstanceProfileInfo_v2_t, 2)),
     ROW(nvmlDeviceGetGpuInstanceProfileInfoV, DEVICE, NUMBER, VERSIONED(nvmlGpuInstanceProfileInfo_v3_t, 3)),
     ROW(nvmlDeviceGetGpuInstanceProfileInfoByIdV, DEVICE, PROFILE, VERSIONED(nvmlGpuInstanceProfileInfo_v2_t, 2)),
-    ROW(nvmlDeviceGetGpuInstancePossiblePlacements, DEVICE, PROFILE, LIST(struct placement), COUNT),
-    ROW(nvmlDeviceGetGpuInstancePossiblePlacements_v2, DEVICE, PROFILE, LIST(struct placement), COUNT),
+    ROW(nvmlDeviceGetGpuInstancePossiblePlacements, DEVICE, PROFILE, WHOLE_LIST(struct placement), WORD),
+    ROW(nvmlDeviceGetGpuInstancePossiblePlacements_v2, DEVICE, PROFILE, WHOLE_LIST(struct placement), WORD),
     ROW(nvmlDeviceGetGpuInstanceRemainingCapacity, DEVICE, PROFILE, WORD),
     ROW(nvmlDeviceCreateGpuInstance, DEVICE, PROFILE, INSTANCE_OUT),
     ROW(nvmlDeviceCreateGpuInstanceWithPlacement, DEVICE, PROFILE, IN(struct placement), INSTANCE_OUT),
-    ROW(nvmlDeviceGetGpuInstances, DEVICE, PROFILE, LIST(nvmlGpuInstance_t), COUNT),
+    ROW(nvmlDeviceGetGpuInstances, DEVICE, PROFILE, WHOLE_LIST(nvmlGpuInstance_t), WORD),
     ROW(nvmlDeviceGetGpuInstanceById, DEVICE, NUMBER, INSTANCE_OUT),
     ROW(nvmlGpuInstanceGetInfo, INSTANCE, OUT(nvmlGpuInstanceInfo_t)),
     ROW(nvmlGpuInstanceGetComputeInstanceProfileInfo, INSTANCE, NUMBER, NUMBER, OUT(nvmlComputeInstanceProfileInfo_t)),
@@ -185,10 +186,10 @@ const struct row rows[] = {
     ROW(nvmlGpuInstanceGetComputeInstanceProfileInfoV, INSTANCE, NUMBER, NUMBER,
         VERSIONED(nvmlComputeInstanceProfileInfo_v3_t, 3)),
     ROW(nvmlGpuInstanceGetComputeInstanceRemainingCapacity, INSTANCE, NUMBER, WORD),
-    ROW(nvmlGpuInstanceGetComputeInstancePossiblePlacements, INSTANCE, NUMBER, LIST(struct placement), COUNT),
+    ROW(nvmlGpuInstanceGetComputeInstancePossiblePlacements, INSTANCE, NUMBER, WHOLE_LIST(struct placement), WORD),
     ROW(nvmlGpuInstanceCreateComputeInstance, INSTANCE, NUMBER, COMPUTE_OUT),
     ROW(nvmlGpuInstanceCreateComputeInstanceWithPlacement, INSTANCE, NUMBER, IN(struct placement), COMPUTE_OUT),
-    ROW(nvmlGpuInstanceGetComputeInstances, INSTANCE, NUMBER, LIST(nvmlComputeInstance_t), COUNT),
+    ROW(nvmlGpuInstanceGetComputeInstances, INSTANCE, NUMBER, WHOLE_LIST(nvmlComputeInstance_t), WORD),
     ROW(nvmlGpuInstanceGetComputeInstanceById, INSTANCE, NUMBER, COMPUTE_OUT),
     ROW(nvmlComputeInstanceGetInfo, COMPUTE, OUT(nvmlComputeInstanceInfo_t)),
     ROW(nvmlComputeInstanceGetInfo_v2, COMPUTE, OUT(nvmlComputeInstanceInfo_t)),

@@ -26,6 +26,7 @@ enum kind {
     KIND_VERSIONED, /* a struct whose first word says `size` and `version` */
     KIND_IN,        /* a struct that is only read */
     KIND_LIST,      /* of items of `size` bytes, as many as KIND_COUNT or KIND_CAPACITY says */
+    KIND_WHOLE_LIST, /* of items of `size` bytes, as many as NVML has at most: it is not told how many fit */
     KIND_COUNT,     /* the capacity before the call, the number after it */
     KIND_CAPACITY,  /* the same, by value */
     KIND_DEVICE_OUT, /* handles that later calls use */
