@@ -309,12 +309,15 @@ enum link connection_take(struct connection **out, bool idle_too)
         slot->state = SLOT_USED;
     const struct sockaddr_un to = address;
     pthread_mutex_unlock(&lock);
-    *out = slot;
+    *out = NULL;
     if (!slot) {
         trouble_tell(TROUBLE_SLOTS, to.sun_path, 0);
         return LINK_FULL;
     }
-    return is_new ? open_connection(slot) : LINK_OK;
+    enum link link = is_new ? open_connection(slot) : LINK_OK;
+    if (link == LINK_OK)
+        *out = slot; /* else it is closed, and may be another call's by now */
+    return link;
 }
 
 void connection_give_back(struct connection *connection)
