@@ -1,6 +1,7 @@
 /*
  * NVML's binary interface as far as this library answers it: return codes, struct layouts, version words. Written from
- * the facts of NVML's documentation; tests/nvml/test_library_abi.py compares every layout with another binding.
+ * the facts of NVML's documentation; tests/nvml/test_library_abi.py compares every layout with another binding, and
+ * test_header.py with NVIDIA's header.
  * No behaviour and no names of functions in here.
  */
 #ifndef TESELA_ABI_H
