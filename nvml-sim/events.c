@@ -202,7 +202,10 @@ static nvmlReturn_t ask(const struct target *target, uint32_t timeout_ms, struct
     return slot_of_gpu(gpu, &event->slot);
 }
 
-/* Whether the event is this wait's: another thread that waits on the set may have had it already. */
+/*
+ * Whether the event is this wait's: another thread that waits on the set may have had it already. Only what the event
+ * matches is read so far: a registration that came while this waited may want an event of before.
+ */
 static bool take_event(const struct target *target, const struct event *event, nvmlReturn_t *code)
 {
     bool ours = false;

@@ -110,6 +110,14 @@ def test_two_threads_share_the_events_of_a_set(server, events):
     assert {thread.result(4) for thread in waiting} == {31, 94}
 
 
+def test_a_registration_during_a_wait_misses_nothing(server, events):
+    (waiting,) = wait_in_thread(server, events)
+    pynvml.nvmlDeviceRegisterEvents(pynvml.nvmlDeviceGetHandleByIndex(lib.H100), XID, events)
+    server.machine.raise_xid("1", 31)
+    server.machine.raise_xid("0", 94)
+    assert (waiting.result(4), wait(events), wait(events)) == (94, 31, -codes.TIMEOUT)
+
+
 def test_a_wait_of_some_time_ends_with_it(events):
     assert lib.Thread(lambda: wait(events, 300)).result(5) == -codes.TIMEOUT
 
