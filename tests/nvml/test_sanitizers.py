@@ -7,6 +7,7 @@ test_fuzz_library.py; leaks are looked for there, because Python and Go leave th
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -38,15 +39,25 @@ def list_reports(folder):
     return [report.read_text() for report in folder.glob("report.*")]
 
 
+def list_loaded(folder) -> set[str]:
+    """Every build of the library that a process was started with or loaded, by the loader's own word."""
+    begun = re.compile(r"calling init: (\S*/libnvidia-ml\.so\S*)")
+    return {path for log in folder.iterdir() for path in begun.findall(log.read_text(errors="replace"))}
+
+
 @pytest.mark.timeout(600)
 def test_the_contract_suite_is_clean(walker, tmp_path):
     suite = ["tests/contract", *map(str, sorted((programs.ROOT / "tests" / "nvml").glob("test_library*.py")))]
+    loads = tmp_path / "loads"
+    loads.mkdir()
     # The outer run's options would have the inner one write over its report.
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**outer, **programs.preloaded(reports=tmp_path / "report")}
+    environment |= {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(loads / "log")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "library", *suite]
     done = subprocess.run(command, cwd=programs.ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, list_reports(tmp_path)) == (0, []), done.stdout
+    assert list_loaded(loads) == {str(programs.LIBRARIES["sanitized"] / "libnvidia-ml.so.1")}
 
 
 def test_the_walker_uses_the_sanitized_library(host, walker):
