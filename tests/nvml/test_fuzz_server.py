@@ -22,7 +22,7 @@ from polling import until
 from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
-from tesela.edge.simulator import calls, server
+from tesela.edge.simulator import calls
 from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import build_machine
@@ -146,16 +146,6 @@ def test_a_client_that_leaves_while_it_waits_for_an_event_is_let_go(simulator):
         connection.sendall(HELLO + frame(WAIT_EVENT, struct.pack("<I", 1) + registration + b"\xff\xff\xff\xff"))
         connection.recv(4)
     assert until(lambda: not simulator._open, 8)
-
-
-def test_more_clients_than_the_limit_harm_nobody(simulator):
-    # All at once: a burst waits for its turn, it is not turned away.
-    crowd = [dial(simulator) for _ in range(server.MAX_CONNECTIONS + 8)]
-    crowd[0].sendall(HELLO)
-    answer = crowd[0].recv(4)
-    for connection in crowd:
-        connection.close()
-    assert answer != b""
 
 
 # The clients in Python: what a hostile simulator may make of a call is an NvmlError, and nothing else
