@@ -159,6 +159,25 @@ def test_a_held_up_call_in_a_crowd_is_not_lost(server, nvml, gpu):
     assert {call.result(10) for call in calls} == {codes.SUCCESS}
 
 
+def test_a_call_that_finds_every_connection_held_up(program, server):
+    server.machine.inject(Hang(function="nvmlDeviceGetName", times=256))
+    with contextlib.ExitStack() as ending:
+        calling = lib.Thread(lambda: ending.enter_context(crowd_of(program, 1, threads=257, calls=1)))
+        assert server.machine.wait_for_hung_calls(256, 30)
+        # It waits for 10 s, and the others ask meanwhile whether the simulator lives.
+        assert not until(lambda: not calling.is_waiting(), 11)
+        server.machine.release()
+        assert count_codes(calling.result(30)) == {"0": 258, str(codes.INSUFFICIENT_RESOURCES): 1}
+
+
+def test_a_simulator_that_takes_no_connection_is_not_a_missing_driver(library, socket_path):
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(str(socket_path))
+        listener.listen(0)
+        first.connect(str(socket_path))
+        assert library.nvmlInit_v2() == codes.INSUFFICIENT_RESOURCES
+
+
 WITHOUT_DESCRIPTORS = """
 import ctypes, os, resource, threading
 library = ctypes.CDLL("libnvidia-ml.so.1")
