@@ -119,6 +119,15 @@ def time_nvml_call(node: BenchNode) -> list[float]:
     return list(map(float, json.loads(measured.stdout)))
 
 
+def time_work_after_sleep(gap_s: float, repeats: int = 20) -> list[float]:
+    """The same short piece of Python after `gap_s` of sleep: how much slower this machine is for who has just woken."""
+    times_ms = []
+    for _ in range(repeats):
+        time.sleep(gap_s)  # noqa: TID251 - what a sleep does to the work after it is what is measured
+        times_ms.append(_time(lambda: {str(number): number for number in range(2000)}))
+    return times_ms
+
+
 def _prepare(kubelet: PluginClient, ref: ClaimRef) -> float:
     began = time.perf_counter()
     answer = kubelet.prepare([ref])[ref.uid]

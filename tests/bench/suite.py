@@ -23,6 +23,7 @@ from bench.measure import (
     time_get,
     time_nvml_call,
     time_synced_write,
+    time_work_after_sleep,
 )
 from bench.node import BenchNode
 
@@ -67,6 +68,9 @@ class Suite:
         }
         for name, times_ms in floors.items():
             yield self._figure(f"{name}, p50", statistics.median(times_ms), "ms")
+        for gap_ms in (0.0, CREATION_MS):
+            work_ms = statistics.median(time_work_after_sleep(gap_ms / 1000))
+            yield self._figure(f"a piece of Python after {gap_ms:.0f} ms of sleep, p50", work_ms, "ms")
         call_us = statistics.median(time_nvml_call(self._node)) * 1000
         yield self._figure("one NVML call through libnvidia-ml.so.1, p50", call_us, "us")
 
