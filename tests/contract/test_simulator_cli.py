@@ -19,6 +19,7 @@ from tesela.core.model import Placement
 from tesela.edge.backends import open_nvml
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang, Latency
+from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.models import list_models
 from tesela.edge.simulator.remote import RemoteNvml
@@ -110,6 +111,14 @@ def test_status_for_people(server, capsys):
 def test_status_for_programs(server, capsys):
     run(server, "status", "-o", "json")
     assert [g["model"] for g in json.loads(capsys.readouterr().out)["gpus"]] == ["a100-40gb", "h100-80gb"]
+
+
+def test_status_for_programs_tells_what_looking_out_for_requests_cost(server, capsys):
+    run(server, "status", "-o", "json")
+    before_s = json.loads(capsys.readouterr().out)["watched_s"]
+    FrameStream.watched_s += 1
+    run(server, "status", "-o", "json")
+    assert 1 <= json.loads(capsys.readouterr().out)["watched_s"] - before_s < 2
 
 
 def test_status_tells_a_pending_mode_a_lost_gpu_and_a_process(server, capsys):

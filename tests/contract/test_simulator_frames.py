@@ -123,3 +123,11 @@ def test_whoever_pauses_after_a_call_is_heard_later(stream, far):
     late.start()
     assert stream.receive() == b"two"
     late.join()
+
+
+def test_the_look_out_for_a_next_request_is_counted(stream, far):
+    before_s = FrameStream.watched_s
+    stream.send(framed(b"answer"))
+    far.sendall(framed(b"two"))
+    stream.receive()
+    assert 0 < FrameStream.watched_s - before_s < 1

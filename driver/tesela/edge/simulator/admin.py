@@ -20,6 +20,7 @@ from tesela.edge.simulator.admin_health import HEALTH_OPERATIONS
 from tesela.edge.simulator.admin_processes import PROCESS_OPERATIONS
 from tesela.edge.simulator.connection import Connections
 from tesela.edge.simulator.faults import Fault, Hang, Latency
+from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.state import MachineState
 from tesela.edge.simulator.wire import ADMIN, NONE_U32, TEXT, Reader
@@ -83,7 +84,7 @@ def _status(machine: Machine, fields: Fields) -> Document:
     fields.finish()
     answer = render_state(machine.snapshot())
     armed = [dataclasses.asdict(what) | {"kind": type(what).__name__.lower()} for what in machine.misbehaviours()]
-    return answer | {"misbehaviours": armed}
+    return answer | {"misbehaviours": armed, "watched_s": FrameStream.watched_s}
 
 
 def _fail(machine: Machine, fields: Fields) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from typing import Final
+from typing import ClassVar, Final
 
 from tesela.core.errors import DocumentError
 from tesela.edge.simulator.wire import LENGTH, MAX_FRAME_BYTES
@@ -29,7 +29,9 @@ class FrameStream:
     `frame_s`: how long the rest of a frame that has begun may take, and an answer until the peer has taken it.
     """
 
-    _watching: bool = False
+    watched_s: ClassVar[float] = 0.0
+    """The CPU time that the streams of this process have spent looking for next requests, whatever they found."""
+    _watching: ClassVar[bool] = False
 
     def __init__(self, connection: socket.socket, *, frame_s: float) -> None:
         self._connection = connection
@@ -67,9 +69,11 @@ class FrameStream:
         # One connection is watched at a time: more of them would only take the interpreter from each other.
         if self._answered and not FrameStream._watching:
             FrameStream._watching = True
+            began_s = time.thread_time()
             try:
                 data = self._watch()
             finally:
+                FrameStream.watched_s += time.thread_time() - began_s
                 FrameStream._watching = False
             if data is not None:
                 return data
