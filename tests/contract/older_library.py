@@ -15,14 +15,21 @@ from tesela.edge.nvml import codes
 
 
 class OlderLibrary:
-    """`library` without the symbols `missing`; calls of `refused` answer that code."""
+    """`library` without the symbols `missing`; calls of `refused` answer that code, `refused_once` the first time."""
 
     def __init__(
-        self, library: ctypes.CDLL, *, missing=(), refused: Mapping[str, int] | None = None, parent_in_info=False
+        self,
+        library: ctypes.CDLL,
+        *,
+        missing=(),
+        refused: Mapping[str, int] | None = None,
+        refused_once: Mapping[str, int] | None = None,
+        parent_in_info=False,
     ):
         self._library = library
         self._missing = frozenset(missing)
         self._refused = dict(refused or {})
+        self._refused_once = dict(refused_once or {})
         self._parent_in_info = parent_in_info
 
     def __getattr__(self, name: str):
@@ -30,9 +37,16 @@ class OlderLibrary:
             raise AttributeError(name)
         if name in self._refused:
             return lambda *_arguments: self._refused[name]
+        if name in self._refused_once:
+            return lambda *arguments: self._answer_after_one_refusal(name, arguments)
         if name == "nvmlComputeInstanceGetInfo_v2" and self._parent_in_info:
             return self._get_info_with_parent
         return getattr(self._library, name)
+
+    def _answer_after_one_refusal(self, name: str, arguments: tuple[object, ...]) -> int:
+        # The binding keeps the function that it was given, so this one decides at each call.
+        code = self._refused_once.pop(name, None)
+        return getattr(self._library, name)(*arguments) if code is None else code
 
     def _get_info_with_parent(self, compute, info) -> int:
         """As nvml.h describes nvmlComputeInstanceInfo_t: the device is the parent."""

@@ -379,34 +379,3 @@ def test_under_the_watchdog_nvml_is_not_shut_down_beside_a_call(stack):
     with pytest.raises(NvmlTimeout, match="nvmlShutdown: not called"):
         watched.shutdown()
     world.machine.release()
-
-
-def destroy_before_the_next_info(world: World, gi_id: int) -> None:
-    """Another client destroys an instance between the list and what is asked of each."""
-
-    def destroy(function: str, phase: str) -> None:
-        if (function, phase) == ("get_gpu_instances", "after"):
-            world.machine.on_call.remove(destroy)
-            world.machine.with_gpu(world.gpu(), lambda gpu: gpu.destroy_gpu_instance(gi_id))
-
-    world.machine.on_call.append(destroy)
-
-
-@library
-def test_an_instance_that_goes_while_they_are_listed_is_left_out(stack):
-    world = open_native(stack)
-    first, second = (world.nvml.create_gpu_instance(world.gpu(), THREE_G, at(start, 4)) for start in (0, 4))
-    destroy_before_the_next_info(world, first.gi_id)
-    assert world.nvml.get_gpu_instances(world.gpu(), THREE_G) == (second,)
-
-
-@library
-def test_a_gpu_that_goes_while_its_instances_are_listed_is_no_empty_gpu(stack):
-    world = open_native(stack)
-    world.nvml.create_gpu_instance(world.gpu(), THREE_G, RIGHT_HALF)
-    world.machine.on_call.append(
-        lambda function, phase: (
-            (function, phase) == ("get_gpu_instances", "after") and world.machine.lose(world.gpu(), absent=True)
-        )
-    )
-    assert code_of(world.nvml.get_gpu_instances, world.gpu(), THREE_G) == codes.NOT_FOUND

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pynvml
@@ -22,6 +23,7 @@ from tesela.edge.nvml.binding import NO_SUCH_VERSION, checked, instance_id, with
 from tesela.edge.nvml.event_set import OpenEventSets
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.native_events import NativeEvents
+from tesela.edge.nvml.native_mig import compute_instance_info, unless_gone
 from tesela.edge.nvml.port import (
     ComputeInstanceInfo,
     ComputeInstanceProfileInfo,
@@ -212,7 +214,7 @@ class NativeNvml:
         function = "get_gpu_instances"
         self._device(function, gpu_uuid, query, profile_id, instances, byref(count))
         listed = instances[: count.value]
-        return self._read_each(function, gpu_uuid, listed, lambda one: gpu_instance_info(function, one))
+        return self._read_each(function, gpu_uuid, listed, partial(unless_gone, gpu_instance_info, function))
 
     def get_gpu_instance_by_id(self, gpu_uuid: str, gi_id: int) -> GpuInstanceInfo:
         function = "get_gpu_instance_by_id"
@@ -243,10 +245,13 @@ class NativeNvml:
         instance = self._gpu_instance(function, gpu_uuid, gi_id)
         compute = checked(function, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, profile_id)
         try:
-            return self._compute_instance_info(function, gpu_uuid, gi_id, compute)
+            made = self._compute_instance_info(function, gpu_uuid, gi_id, compute)
         except NvmlError:
             checked("destroy_compute_instance", pynvml.nvmlComputeInstanceDestroy, compute)
             raise
+        if made is None:
+            raise NvmlError(codes.NOT_FOUND, FUNCTIONS[function], "the new instance was destroyed by somebody else")
+        return made
 
     def get_compute_instances(self, gpu_uuid: str, gi_id: int, profile_id: int) -> tuple[ComputeInstanceInfo, ...]:
         function = "get_compute_instances"
@@ -254,9 +259,8 @@ class NativeNvml:
         found, count = (pynvml.c_nvmlComputeInstance_t * _MAX_INSTANCES)(), c_uint(_MAX_INSTANCES)
         checked(function, pynvml.nvmlGpuInstanceGetComputeInstances, instance, profile_id, found, byref(count))
         listed = found[: count.value]
-        return self._read_each(
-            function, gpu_uuid, listed, lambda one: self._compute_instance_info(function, gpu_uuid, gi_id, one)
-        )
+        read = partial(self._compute_instance_info, function, gpu_uuid, gi_id)
+        return self._read_each(function, gpu_uuid, listed, read)
 
     def destroy_compute_instance(self, gpu_uuid: str, gi_id: int, ci_id: int) -> None:
         function = "destroy_compute_instance"
@@ -360,45 +364,17 @@ class NativeNvml:
         return self._device(function, gpu_uuid, pynvml.nvmlDeviceGetGpuInstanceById, gi_id)
 
     def _read_each(
-        self, function: str, gpu_uuid: str, listed: Sequence[Any], read: Callable[[Any], R]
+        self, function: str, gpu_uuid: str, listed: Sequence[Any], read: Callable[[Any], R | None]
     ) -> tuple[R, ...]:
-        """What `read` says of each instance; one that went since it was listed is left out, unless its GPU went."""
-        found: list[R] = []
-        for one in listed:
-            try:
-                found.append(read(one))
-            except NvmlError as error:
-                if error.code != codes.NOT_FOUND:
-                    raise
+        """What `read` says of each; None, one that went since it was listed, is left out unless its GPU went."""
+        found = [one for one in map(read, listed) if one is not None]
         if len(found) < len(listed):
             self._device(function, gpu_uuid, pynvml.nvmlDeviceGetIndex)  # raises where it is the GPU that went
         return tuple(found)
 
-    def _compute_instance_info(self, function: str, gpu_uuid: str, gi_id: int, compute: Any) -> ComputeInstanceInfo:
-        info = checked(function, pynvml.nvmlComputeInstanceGetInfo, compute)
-        return ComputeInstanceInfo(
-            ci_id=int(info.id),
-            gi_id=gi_id,
-            profile_id=int(info.profileId),
-            mig_uuid=self._mig_uuid(function, gpu_uuid, gi_id, info),
-        )
-
-    def _mig_uuid(self, function: str, gpu_uuid: str, gi_id: int, info: Any) -> str:
-        # nvml.h calls the field the parent device, drivers put the MIG device there: ask what it is, or walk.
-        if info.device and checked(function, pynvml.nvmlDeviceIsMigDeviceHandle, info.device).value:
-            return str(checked(function, pynvml.nvmlDeviceGetUUID, info.device))
-        for index in range(int(self._device(function, gpu_uuid, pynvml.nvmlDeviceGetMaxMigDeviceCount))):
-            try:
-                mig = self._device(function, gpu_uuid, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, index)
-            except NvmlError as error:
-                if error.code != codes.NOT_FOUND:
-                    raise
-                continue  # indexes have holes
-            ids = (
-                checked(function, pynvml.nvmlDeviceGetGpuInstanceId, mig),
-                checked(function, pynvml.nvmlDeviceGetComputeInstanceId, mig),
-            )
-            if ids == (gi_id, info.id):
-                return str(checked(function, pynvml.nvmlDeviceGetUUID, mig))
-        text = f"no MIG device for compute instance {info.id} of GPU instance {gi_id}"
-        raise NvmlError(codes.NOT_FOUND, FUNCTIONS[function], text)
+    def _compute_instance_info(
+        self, function: str, gpu_uuid: str, gi_id: int, compute: Any
+    ) -> ComputeInstanceInfo | None:
+        asked = (function, gi_id, compute)
+        info: ComputeInstanceInfo | None = self._device(function, gpu_uuid, compute_instance_info, *asked)
+        return info
