@@ -6,6 +6,7 @@ from nvml import library as lib
 from nvml.needs import library
 from polling import until
 from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Fault
 
 pytestmark = library()
 
@@ -42,6 +43,18 @@ def wait_in_thread(server, events, count: int = 1) -> list[lib.Thread]:
     threads = [lib.Thread(lambda: wait(events, WITHOUT_END)) for _ in range(count)]
     assert until(lambda: len(server.machine.events._changed._waiters) == count)
     return threads
+
+
+def count_failed_waits(server) -> int:
+    (armed,) = server.machine._faults._armed
+    return armed.fired
+
+
+@pytest.fixture
+def impatient(server, events):
+    """The set, before a simulator that ends each wait at once."""
+    server.machine.inject(Fault(function="nvmlEventSetWait_v2", code=codes.TIMEOUT, times=None))
+    return events
 
 
 def test_an_event_of_before_is_not_delivered(server, gpu):
@@ -128,6 +141,33 @@ def test_a_wait_is_longer_than_the_simulators(server, events):
     assert until(lambda: server.machine.events._changed._waiters)
     server.machine.raise_xid("0", 31)
     assert waiting.result(5) == 31
+
+
+def test_waits_that_end_early_are_few(server, impatient):
+    assert wait(impatient, 500) == -codes.TIMEOUT
+    assert count_failed_waits(server) <= 500 / 50 + 2
+
+
+def test_a_wait_that_pauses_has_the_event_after_it(server, impatient):
+    waiting = lib.Thread(lambda: wait(impatient, WITHOUT_END))
+    assert until(lambda: count_failed_waits(server) > 1)
+    server.machine.raise_xid("0", 31)
+    server.machine.release()
+    assert waiting.result(1.5) == 31
+
+
+def test_shutdown_ends_a_wait_that_pauses(server, nvml, impatient):
+    waiting = lib.Thread(lambda: wait(impatient, WITHOUT_END))
+    assert until(lambda: count_failed_waits(server) > 1)
+    nvml.nvmlShutdown()
+    assert waiting.result(1.5) == -codes.UNINITIALIZED
+
+
+def test_freeing_the_set_ends_a_wait_that_pauses(server, impatient):
+    waiting = lib.Thread(lambda: wait(impatient, WITHOUT_END))
+    assert until(lambda: count_failed_waits(server) > 1)
+    pynvml.nvmlEventSetFree(impatient)
+    assert waiting.result(1.5) == -codes.INVALID_ARGUMENT
 
 
 def test_the_first_version_of_the_wait_leaves_the_instances_alone(server, nvml, events):
