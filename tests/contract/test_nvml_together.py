@@ -9,7 +9,9 @@ import pytest
 from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
+from tesela.edge.nvml import codes
 from tesela.edge.nvml.watchdog import WatchedNvml, together
+from tesela.edge.nvml.worker import LIMITS_IN_LINE
 from tesela.edge.simulator.faults import Fault, Hang, Latency
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
@@ -92,8 +94,76 @@ def test_nothing_is_done_after_a_call_that_came_back_too_late(machine, nvml):
     with pytest.raises(NvmlTimeout):
         nvml.together(gpu, make_two(nvml, gpu))
     machine.release()
-    until(lambda: not nvml.wedged_gpus(), timeout_s=5)
+    assert until(lambda: not nvml.wedged_gpus(), timeout_s=5)
     assert len(nvml.get_gpu_instances(gpu, ONE_G)) == 1
+
+
+def test_a_call_that_came_back_too_late_is_told_as_what_it_did(machine, nvml, caplog):
+    gpu = nvml.get_uuid(0)
+    machine.inject(Hang(function="create_gpu_instance", gpu=gpu))
+    with pytest.raises(NvmlTimeout):
+        nvml.together(gpu, make_two(nvml, gpu))
+    machine.release()
+    assert until(lambda: not nvml.wedged_gpus(), timeout_s=5)
+    told = [line for line in caplog.messages if "returned after" in line]
+    assert [line.split(" s and ")[1] for line in told] == ["succeeded; the rest of its step is not made"]
+
+
+def test_who_waits_behind_a_step_that_gets_on_is_served(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    machine.inject(Latency(function="create_gpu_instance", seconds=LIMIT_S * 0.7))
+    step = threading.Thread(target=lambda: nvml.together(gpu, make_two(nvml, gpu)))
+    step.start()
+    assert until(machine.list_calls, timeout_s=5)
+    assert nvml.get_index(gpu) == 0
+    step.join()
+
+
+def test_nobody_waits_in_line_for_ever(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    machine.inject(Latency(function="create_gpu_instance", seconds=LIMIT_S * 0.9))
+    starts = range(LIMITS_IN_LINE + 2)
+
+    def work() -> None:
+        for start in starts:
+            nvml.create_gpu_instance(gpu, ONE_G, Placement(start=start, size=1))
+
+    step = threading.Thread(target=lambda: nvml.together(gpu, work))
+    step.start()
+    assert until(machine.list_calls, timeout_s=5)
+    with pytest.raises(NvmlTimeout, match=r"^nvmlDeviceGetIndex on .* not tried, others have kept it busy for 1.2 s"):
+        nvml.get_index(gpu)
+    step.join()
+
+
+def test_a_step_ends_when_nvml_is_being_shut_down(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    failed: list[NvmlError] = []
+
+    def step() -> None:
+        try:
+            nvml.together(gpu, make_two(nvml, gpu))
+        except NvmlError as error:
+            failed.append(error)
+
+    machine.inject(Latency(function="create_gpu_instance", seconds=LIMIT_S / 2))
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert until(machine.list_calls, timeout_s=5)
+    nvml.shutdown()
+    thread.join()
+    assert [error.code for error in failed] == [codes.UNINITIALIZED]
+
+
+def test_a_listener_that_fails_costs_no_call(machine, nvml):
+    gpu = nvml.get_uuid(0)
+    nvml.listen(lambda: 1 // 0)
+    machine.inject(Hang(function="get_name", gpu=gpu))
+    with pytest.raises(NvmlTimeout):
+        nvml.get_name(gpu)
+    machine.release()
+    assert until(lambda: not nvml.wedged_gpus(), timeout_s=5)
+    assert nvml.get_index(gpu) == 0
 
 
 def test_a_wedged_gpu_is_not_tried(machine, nvml):

@@ -27,6 +27,7 @@ BROAD = {
     "edge/kubelet/registration.py NotifyRegistrationStatus": "the last frame before gRPC",
     "edge/embedded/kubelet.py _work": "the top of a worker; `close` raises it",
     "edge/embedded/loop.py _run": "the top of a thread; `close` raises it",
+    "edge/nvml/worker.py _tell": "a listener's fault must not end the thread that calls NVML; it is logged",
     "edge/nvml/worker.py _work": "the top of a thread; the caller raises it",
     "edge/simulator/server.py _answer": "the last frame before a client's socket; logged, and the client is told",
     "plugin/monitor.py _attempt": "the top of a thread; logged and tried again",

@@ -71,15 +71,16 @@ class WatchedEventSet:
         """As EventSet.close; in another thread than the wait, which it ends."""
         closer = Worker("close-events", EVENT_SET, lambda: None)
         try:
-            closer.run(FUNCTIONS["wait_event"], self._inner.close, self._limit_s + CLOSE_TIMEOUT_S)
+            closer.run("nvmlEventSetFree", self._inner.close, self._limit_s + CLOSE_TIMEOUT_S)
         finally:
             closer.stop()
             self._worker.stop()
 
 
 class WatchedNvml:
-    """`inner` under a watchdog: every call returns or raises NvmlTimeout within `timeout_s` (plus its turn in line).
+    """`inner` under a watchdog: every call returns or raises NvmlTimeout within `timeout_s`, plus its turn in line.
 
+    That turn is at most `worker.LIMITS_IN_LINE` times as long, and only while those before it get on.
     NvmlTimeout names the NVML function and the GPU. `shutdown` waits for calls inside NVML and refuses to run beside
     one that does not return.
     """
@@ -134,10 +135,11 @@ class WatchedNvml:
             except NvmlTimeout:
                 self._closing = False
                 raise
+            worker = self._worker(NODE)
         try:
             # Its event sets are closed first, and a wait may take its time to end.
             limit_s = self._timeout_s + CLOSE_TIMEOUT_S
-            self._worker(NODE).run(FUNCTIONS["shutdown"], self._inner.shutdown, limit_s)
+            worker.run(FUNCTIONS["shutdown"], self._inner.shutdown, limit_s)
             self._stop_waiters_of_the_last()
         finally:
             self._closing = False
@@ -265,17 +267,20 @@ class WatchedNvml:
         """As Nvml.open_event_set; a call that does not return is held against the GPU, if it is about one only."""
         uuids = {gpu_uuid for gpu_uuid, _ in registrations}
         key = uuids.pop() if len(uuids) == 1 else NODE
-        inner = self._watch(key, self._inner.open_event_set, registrations)
-        worker = Worker("events", EVENT_SET, self._notify)
-        with self._lock:
-            self._event_workers = [*(known for known in self._event_workers if not known.stopped), worker]
+        function = FUNCTIONS["open_event_set"]
+        with self._counted(key, function) as opener:  # until its thread is known, else a shutdown would forget it
+            inner = opener.run(function, partial(self._inner.open_event_set, registrations), self._timeout_s)
+            worker = Worker("events", EVENT_SET, self._notify)
+            with self._lock:
+                self._event_workers = [*(known for known in self._event_workers if not known.stopped), worker]
         return WatchedEventSet(inner, worker, self._timeout_s)
 
     def together(self, gpu_uuid: str, work: Callable[[], R]) -> R:
         """What `work` returns; the calls on this GPU that it makes through this object share one change of threads.
 
-        Each still has the whole limit for itself, and NvmlTimeout names the one that did not return; `work` is not
-        carried on after it. It must make no call on another GPU, and take no lock.
+        Each still has the whole limit for itself, and NvmlTimeout names the one that did not return. After that one, or
+        once `shutdown` has begun, further calls of `work` are refused. It must make none on another GPU, and take no
+        lock.
         """
         with self._counted(gpu_uuid, SEVERAL) as worker:
             return worker.run(SEVERAL, work, self._timeout_s)
@@ -287,10 +292,10 @@ class WatchedNvml:
 
     @contextmanager
     def _counted(self, key: str, function: str) -> Iterator[Worker]:
-        """The worker of `key`, while `shutdown` waits. NvmlError: NVML is being shut down; what runs may go on."""
+        """The worker of `key`, while `shutdown` waits. NvmlError: NVML is being shut down."""
         with self._quiet:
             worker = self._worker(key)
-            if self._closing and not worker.is_caller:
+            if self._closing:
                 raise NvmlError(codes.UNINITIALIZED, function, "NVML is being shut down")
             self._waiting += 1
         try:
