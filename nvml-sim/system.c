@@ -60,13 +60,16 @@ nvmlReturn_t nvmlInit(void)
     return nvmlInitWithFlags(0);
 }
 
-/* A process must be able to end its session after the simulator is gone: only an answered refusal keeps it open. */
+/*
+ * A process must be able to end its session after the simulator is gone, and however many calls keep that busy: only an
+ * answered refusal of another kind keeps it open.
+ */
 nvmlReturn_t nvmlShutdown(void)
 {
     CALL(call);
     TRY(call_begin(&call, OPCODE_SHUTDOWN));
     nvmlReturn_t code = call_send(&call);
-    if (call.answered)
+    if (call.answered && code != NVML_ERROR_INSUFFICIENT_RESOURCES)
         return code;
     if (code == NVML_SUCCESS)
         (void)call_accept(&call);

@@ -54,6 +54,13 @@ def test_a_refused_shutdown_leaves_the_session_open(server, nvml):
     assert lib.get_count(nvml) == codes.SUCCESS
 
 
+def test_a_shutdown_for_which_a_crowd_leaves_no_room_ends_the_session(server, nvml):
+    # What a simulator says where as many calls as it takes are held up.
+    server.machine.inject(Fault(function="nvmlShutdown", code=codes.INSUFFICIENT_RESOURCES))
+    assert nvml.nvmlShutdown() == codes.SUCCESS
+    assert lib.get_count(nvml) == codes.UNINITIALIZED
+
+
 def test_nonsense_is_an_unknown_error(server, nvml, gpu, socket_path):
     server.stop()
     with lib.answering(socket_path, b"nonsense, and more of it"):
