@@ -4,9 +4,9 @@
  */
 #include "session.h"
 
+#include "events.h"
 #include "frames.h"
 #include "handles.h"
-#include "events.h"
 #include "trouble.h"
 
 #include <errno.h>
@@ -25,7 +25,11 @@
 #define MAX_CONNECTIONS 256 /* of this process; a call that finds none waits for another call's end */
 #define MAX_IDLE 8
 #define SLOT_WAIT_MS 10000
-#define PROBE_WAIT_MS 15000 /* longer than one can take */
+/*
+ * Longer than a probe can take: connect, hello, the answer's first byte, its rest. A call that blocks when one of their
+ * limits comes may go on for SILENCE_MS.
+ */
+#define PROBE_WAIT_MS (2 * SILENCE_MS + FRAME_MS + SILENCE_MS + 2 * SILENCE_MS + FRAME_MS)
 #define PROTOCOL_VERSION 1
 #define CODE_OTHER_VERSION 25U
 
@@ -38,7 +42,8 @@ static struct connection connections[MAX_CONNECTIONS + 1];
 static struct connection *const probe = &connections[MAX_CONNECTIONS];
 static int idle[MAX_IDLE];
 static int idle_count;
-static pthread_cond_t freed; /* a connection came back or was closed */
+/* A slot came back: idle or free, any call can have it, so that one of those that wait is enough to wake. */
+static pthread_cond_t freed;
 static pthread_cond_t probed;
 static bool probing;
 static unsigned int probes; /* that have ended */
@@ -283,6 +288,7 @@ static enum link open_connection(struct connection *slot)
     return link;
 }
 
+/* Idle if `idle_too`, else free. Where only idle ones are left and none is wanted, one of them is closed for it. */
 static struct connection *take_slot_locked(bool idle_too)
 {
     if (idle_too && idle_count)
@@ -290,7 +296,11 @@ static struct connection *take_slot_locked(bool idle_too)
     for (int i = 0; i < MAX_CONNECTIONS; i++)
         if (connections[i].state == SLOT_FREE)
             return &connections[i];
-    return NULL;
+    if (!idle_count)
+        return NULL;
+    struct connection *slot = &connections[idle[--idle_count]];
+    close_locked(slot);
+    return slot;
 }
 
 enum link connection_take(struct connection **out, bool idle_too)
@@ -299,8 +309,9 @@ enum link connection_take(struct connection **out, bool idle_too)
     struct connection *slot = take_slot_locked(idle_too);
     if (!slot) {
         int64_t until = clock_ms() + SLOT_WAIT_MS;
-        while (!(slot = take_slot_locked(idle_too)) && wait_locked(&freed, until))
-            ;
+        bool in_time = true;
+        while (!(slot = take_slot_locked(idle_too)) && in_time)
+            in_time = wait_locked(&freed, until);
     }
     bool is_new = slot && slot->state == SLOT_FREE;
     if (is_new)
