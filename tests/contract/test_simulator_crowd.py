@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from polling import until
@@ -15,6 +16,7 @@ from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.simulator import wire
 from tesela.edge.simulator.admin import SimulatorAdmin
+from tesela.edge.simulator.crowd import Client, Crowd
 from tesela.edge.simulator.faults import Hang
 from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import build_machine
@@ -28,12 +30,50 @@ HELLO = wire.render_request(Request(opcode=0, request_id=1, payload=b"TSIM" + st
 COUNT = wire.render_request(Request(opcode=0x12, request_id=2, payload=b""))
 
 
-@pytest.fixture
-def server(tmp_path):
-    server = SimulatorServer(build_machine("a100-40gb:mig"), tmp_path / "sim.sock", most_connections=MOST)
+class StumblingCrowd(Crowd):
+    """Fails to admit the first."""
+
+    has_stumbled = False
+
+    def admit(self, connection: socket.socket) -> Client | None:
+        if not self.has_stumbled:
+            self.has_stumbled = True
+            raise RuntimeError("stumbled")
+        return super().admit(connection)
+
+
+@contextmanager
+def served(server: SimulatorServer) -> Iterator[SimulatorServer]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def server(tmp_path):
+    with served(SimulatorServer(build_machine("a100-40gb:mig"), tmp_path / "sim.sock", crowd=Crowd(MOST))) as server:
+        yield server
+
+
+@pytest.fixture
+def crowd():
+    """Full of clients that have all called and are idle."""
+    crowd = Crowd(MOST)
+    with ExitStack() as ending:
+        for _ in range(MOST):
+            ask(crowd, crowd.admit(ending.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))))
+        yield crowd
+
+
+@pytest.fixture
+def newcomer(crowd):
+    """A thread in which one more connection waits for room."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        thread = threading.Thread(target=crowd.admit, args=(connection,))
+        thread.start()
+        yield thread
+        crowd.close()
+        thread.join(10)
 
 
 @pytest.fixture
@@ -69,6 +109,15 @@ def initialised(server) -> Iterator[RemoteNvml]:
 def answer(connection: socket.socket) -> Response | None:
     body = wire.read_frame(connection, wait_s=10, body_s=10)
     return None if body is None else wire.parse_response(body)
+
+
+def ask(crowd: Crowd, client: Client) -> None:
+    with crowd.call(client, is_limited=True):
+        pass
+
+
+def list_leaving(crowd: Crowd) -> list[Client]:
+    return [client for client in crowd.clients if client.is_leaving]
 
 
 def get_status(server) -> dict:
@@ -110,8 +159,41 @@ def test_who_said_nothing_for_longest_leaves_first(server, dial):
     crowd[0].sendall(COUNT)
     answer(crowd[0])
     get_status(server)
-    assert until(lambda: len(server._open) < MOST)
-    assert (answer(crowd[1]), crowd[0].sendall(COUNT)) == (None, None)
+    assert until(lambda: len(server.crowd) < MOST)
+    crowd[0].sendall(COUNT)
+    assert [answer(crowd[1]), answer(crowd[0]).code] == [None, codes.SUCCESS]
+
+
+def test_one_newcomer_sends_one_away_whatever_happens_meanwhile(crowd, newcomer):
+    members = crowd.clients
+    assert until(lambda: list_leaving(crowd))
+    staying = next(client for client in members if not client.is_leaving)
+    end_s = time.monotonic() + 0.3
+    while time.monotonic() < end_s:
+        ask(crowd, staying)
+    assert len(list_leaving(crowd)) == 1
+
+
+def test_a_newcomer_comes_in_when_who_was_sent_away_is_gone(crowd, newcomer):
+    assert until(lambda: list_leaving(crowd))
+    crowd.leave(*list_leaving(crowd))
+    newcomer.join(10)
+    assert not newcomer.is_alive()
+
+
+def test_who_was_sent_away_in_the_middle_of_a_call_makes_no_room(crowd, newcomer):
+    assert until(lambda: list_leaving(crowd))
+    with crowd.call(*list_leaving(crowd), is_limited=True):
+        assert until(lambda: len(list_leaving(crowd)) == 2)
+
+
+def test_a_failure_to_admit_a_connection_is_logged_and_concerns_no_other(tmp_path, caplog):
+    with served(SimulatorServer(build_machine("a100-40gb"), tmp_path / "sim.sock", crowd=StumblingCrowd())) as server:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unlucky:
+            unlucky.connect(str(server.path))
+            unlucky.settimeout(10)
+            assert unlucky.recv(1) == b""
+        assert (len(get_status(server)["gpus"]), "a connection could not be admitted" in caplog.text) == (1, True)
 
 
 def test_silent_connections_do_not_lock_operators_out(server, dial):
@@ -175,5 +257,5 @@ def test_a_crowd_ends_with_the_server(server, dial):
     crowd = [dial(HELLO) for _ in range(2 * MOST)]
     server.stop()
     assert not any(thread.name == "sim-accept" for thread in threading.enumerate())
-    assert until(lambda: not server._open)
+    assert until(lambda: not server.crowd)
     assert len(crowd) == 2 * MOST

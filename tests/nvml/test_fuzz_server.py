@@ -145,7 +145,7 @@ def test_a_client_that_leaves_while_it_waits_for_an_event_is_let_go(simulator):
         registration = text(GPUS[0].encode()) + struct.pack("<QQ", 2**64 - 1, 0)
         connection.sendall(HELLO + frame(WAIT_EVENT, struct.pack("<I", 1) + registration + b"\xff\xff\xff\xff"))
         connection.recv(4)
-    assert until(lambda: not simulator._open, 8)
+    assert until(lambda: not simulator.crowd, 8)
 
 
 # The clients in Python: what a hostile simulator may make of a call is an NvmlError, and nothing else

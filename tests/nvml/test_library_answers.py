@@ -85,10 +85,10 @@ def test_it_is_unknown(spoiled):
 
 
 def test_its_connection_is_closed(spoiled, server):
-    before = len(server._open)
+    before = len(server.crowd)
     lib.get_count(spoiled)
     assert before == 1
-    assert until(lambda: not server._open)
+    assert until(lambda: not server.crowd)
 
 
 def test_the_next_call_is_well(spoiled, server):

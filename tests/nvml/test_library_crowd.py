@@ -119,7 +119,7 @@ def test_forty_clients_of_sixteen_threads(program, apart):
 
 def test_idle_clients_keep_few_connections(program, server):
     with crowd_of(program, 4, threads=16, calls=5):
-        assert until(lambda: len(server._open) <= 4 * 8)
+        assert until(lambda: len(server.crowd) <= 4 * 8)
 
 
 def test_idle_clients_do_not_lock_operators_out(program, apart):
@@ -130,10 +130,10 @@ def test_idle_clients_do_not_lock_operators_out(program, apart):
 
 
 def test_a_client_whose_connection_made_room_goes_on(library, socket_path):
-    server = SimulatorServer(build_machine(lib.MACHINE), socket_path, most_connections=8)
+    server = SimulatorServer(build_machine(lib.MACHINE), socket_path, crowd=crowd.Crowd(8))
     server.start()
     assert library.nvmlInit_v2() == codes.SUCCESS
-    (own,) = server._open._clients
+    (own,) = server.crowd.clients
     with contextlib.ExitStack() as ending:
         ending.callback(server.stop)
         for _ in range(8):

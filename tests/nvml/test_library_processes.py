@@ -40,7 +40,7 @@ def test_few_connections_stay_open_after_many_at_once(server, nvml, gpu):
     server.machine.release()
     for thread in threads:
         thread.result(30)
-    assert until(lambda: len(server._open) <= 16)
+    assert until(lambda: len(server.crowd) <= 16)
 
 
 CALL_OFTEN = """

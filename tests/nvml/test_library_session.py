@@ -48,7 +48,7 @@ def test_init_after_the_last_shutdown(nvml, gpu):
 def test_the_last_shutdown_leaves_no_connection(server, nvml, gpu):
     lib.get_mig_mode(nvml, gpu)
     nvml.nvmlShutdown()
-    assert until(lambda: not server._open)
+    assert until(lambda: not server.crowd)
 
 
 def test_a_refused_init_is_not_counted(server, library):
@@ -76,4 +76,4 @@ def test_shutdown_lets_another_call_come_to_its_end(server, nvml, gpu):
     nvml.nvmlShutdown()
     server.machine.release()
     assert call.result(lib.PROMPT_S) == codes.SUCCESS
-    assert until(lambda: not server._open)
+    assert until(lambda: not server.crowd)

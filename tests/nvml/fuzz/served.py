@@ -94,8 +94,8 @@ def hold_out(server: SimulatorServer, conversations: Sequence[Sequence[bytes]]) 
         finally:
             for talker in talkers:
                 talker.close()
-    if not until(lambda: not server._open, GONE_S):
-        raise Broken(f"{len(server._open)} connections are kept of clients that left")
+    if not until(lambda: not server.crowd, GONE_S):
+        raise Broken(f"{len(server.crowd)} connections are kept of clients that left")
     return answers
 
 

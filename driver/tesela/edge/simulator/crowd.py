@@ -47,24 +47,32 @@ class Crowd:
         room = most if soft == resource.RLIM_INFINITY else min(most, soft - _KEPT_DESCRIPTORS)
         self.most: Final = max(room, 4)
         self.most_calls: Final = self.most - min(64, self.most // 4)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        """Told when a connection is closed, and, while nobody who is idle is left to make room, of who becomes idle."""
+        self._turn = threading.Condition(self._lock)
         self._clients: set[Client] = set()
         self._calls = 0
-        self._waiting = 0
+        self._wants_idle = False
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._clients)
 
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Who is connected now, in no order."""
+        with self._lock:
+            return tuple(self._clients)
+
     def admit(self, connection: socket.socket) -> Client | None:
         """Waits until there is room for it. None: the server ends."""
         client = Client(connection)
-        with self._changed:
-            self._waiting += 1
+        with self._lock:
             while len(self._clients) >= self.most and not self._closed:
-                self._send_longest_idle_away()
-                self._changed.wait(_LOOK_AGAIN_S)
-            self._waiting -= 1
+                self._wants_idle = self._count_staying() >= self.most and not self._send_longest_idle_away()
+                self._room.wait(_LOOK_AGAIN_S)
+            self._wants_idle = False
             if self._closed:
                 return None
             client.idle_from = time.monotonic() + GRACE_S
@@ -73,54 +81,59 @@ class Crowd:
 
     def leave(self, client: Client) -> None:
         """Its connection is closed."""
-        with self._changed:
+        with self._lock:
             self._clients.discard(client)
-            self._changed.notify_all()
+            self._room.notify()
 
     @contextlib.contextmanager
     def call(self, client: Client, *, is_limited: bool) -> Iterator[bool]:
         """While a request of the client is answered; False where it must be refused, as `is_limited` ones may be."""
-        client.idle_from = None
-        with self._changed:
-            has_room = not is_limited or self._calls < self.most_calls or self._wait_for_turn()
+        with self._lock:
+            client.idle_from = None
+            has_room = not is_limited or self._turn.wait_for(self._is_a_turn_free, TURN_S)
             self._calls += is_limited and has_room
         try:
             yield has_room
         finally:
-            client.idle_from = time.monotonic()
-            with self._changed:
+            with self._lock:
+                client.idle_from = time.monotonic()
                 self._calls -= is_limited and has_room
-                if self._waiting:
-                    self._changed.notify_all()
+                self._turn.notify()
+                if self._wants_idle:
+                    self._room.notify()
 
     def close(self) -> None:
         """Ends every connection, and admits no further one."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             clients = list(self._clients)
-            self._changed.notify_all()
+            self._room.notify_all()
+            self._turn.notify_all()
         for client in clients:
             with contextlib.suppress(OSError):
                 client.connection.shutdown(socket.SHUT_RDWR)
 
-    def _wait_for_turn(self) -> bool:
-        self._waiting += 1
-        has_come = self._changed.wait_for(lambda: self._calls < self.most_calls or self._closed, TURN_S)
-        self._waiting -= 1
-        return has_come
+    def _is_a_turn_free(self) -> bool:
+        return self._calls < self.most_calls or self._closed
 
-    def _send_longest_idle_away(self) -> None:
+    def _count_staying(self) -> int:
+        # Who was sent away but has a request answered first may stay for long: that call may hang.
+        return sum(not client.is_leaving or client.idle_from is None for client in self._clients)
+
+    def _send_longest_idle_away(self) -> bool:
+        """Whether anybody could be sent away."""
         now = time.monotonic()
         idle = [
-            (client.idle_from, id(client), client)
+            (idle_from, id(client), client)
             for client in self._clients
-            if not client.is_leaving and client.idle_from is not None and client.idle_from <= now
+            if not client.is_leaving and (idle_from := client.idle_from) is not None and idle_from <= now
         ]
         if not idle:
-            return
+            return False
         _, _, client = min(idle)
         client.is_leaving = True
         # Its next request cannot be sent, so that the client knows that nobody has seen it; one that has arrived by now
         # is answered before the connection ends.
         with contextlib.suppress(OSError):
             client.connection.shutdown(socket.SHUT_RD)
+        return True

@@ -20,7 +20,7 @@ from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin
 from tesela.edge.simulator.calls import CALLS, INIT, NAMED_CALL, SHUTDOWN, Call
-from tesela.edge.simulator.crowd import MAX_CONNECTIONS, Client, Crowd
+from tesela.edge.simulator.crowd import Client, Crowd
 from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.named import NamedCalls
@@ -56,8 +56,7 @@ _LOG: Final = logging.getLogger(__name__)
 class SimulatorServer:
     """Serves `machine` at the Unix socket `path` from `start` to `stop`. StartError: the path cannot be used.
 
-    `most_connections` are served at once, fewer where the process may not have as many descriptors; one whose first
-    frame has not begun after `hello_s` is closed.
+    `crowd` says how many connections are served at once; one whose first frame has not begun after `hello_s` is closed.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class SimulatorServer:
         machine: Machine,
         path: Path,
         *,
-        most_connections: int = MAX_CONNECTIONS,
+        crowd: Crowd | None = None,
         hello_s: float = HELLO_TIMEOUT_S,
     ) -> None:
         self.machine = machine
@@ -74,7 +73,7 @@ class SimulatorServer:
         self._nvml.init()
         self._named = NamedCalls(machine)
         self._listener: socket.socket | None = None
-        self._open = Crowd(most_connections)
+        self.crowd: Final = Crowd() if crowd is None else crowd
         self._hello_s = hello_s
         self._accepting: threading.Thread | None = None
 
@@ -104,7 +103,7 @@ class SimulatorServer:
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        self._open.close()
+        self.crowd.close()
         self.path.unlink(missing_ok=True)
         if self._accepting is not None:
             self._accepting.join(timeout=FRAME_TIMEOUT_S)
@@ -120,12 +119,19 @@ class SimulatorServer:
                 _LOG.warning("cannot take a connection: %s", error)
                 time.sleep(_ACCEPT_AGAIN_S)
                 continue
-            # While there is no room for it, those that come after it wait with the kernel.
-            client = self._open.admit(connection)
+            client = self._admit(connection)
             if client is None:
                 connection.close()
             else:
                 self._begin_serving(client, listener)
+
+    def _admit(self, connection: socket.socket) -> Client | None:
+        try:
+            # While there is no room for it, those that come after it wait with the kernel.
+            return self.crowd.admit(connection)
+        except Exception:  # noqa: BLE001 - the last frame of the thread that all who come later need
+            _LOG.exception("a connection could not be admitted")
+            return None
 
     def _begin_serving(self, client: Client, listener: socket.socket) -> None:
         while self._listener is listener:
@@ -140,7 +146,7 @@ class SimulatorServer:
             finally:
                 threading.stack_size(usual)
         client.connection.close()
-        self._open.leave(client)
+        self.crowd.leave(client)
 
     def _serve(self, client: Client) -> None:
         try:
@@ -156,14 +162,14 @@ class SimulatorServer:
         except (OSError, DocumentError) as error:
             _LOG.info("a client's connection ended: %s", error)
         finally:
-            self._open.leave(client)
+            self.crowd.leave(client)
 
     def _respond(self, client: Client, stream: FrameStream, request: Request) -> None:
-        with self._open.call(client, is_limited=request.opcode != ADMIN) as has_room:
+        with self.crowd.call(client, is_limited=request.opcode != ADMIN) as has_room:
             if has_room:
                 response = self._answer(request)
             else:
-                text = f"{self._open.most_calls} calls are held up already; end them with `tesela sim release`"
+                text = f"{self.crowd.most_calls} calls are held up already; end them with `tesela sim release`"
                 response = _refusal(request, codes.INSUFFICIENT_RESOURCES, text)
             stream.send(render_response(response))
 
