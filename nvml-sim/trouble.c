@@ -22,6 +22,8 @@ static const char *const texts[TROUBLES] = {
     [TROUBLE_BAD] = "whoever listens there is no simulator",
     [TROUBLE_OTHER] = "the simulator speaks other versions of the protocol; build library and simulator from one release",
 };
+/* The socket has mode 0600. */
+static const char not_ours[] = "run as the user who serves it, or as root";
 static atomic_bool telling;
 static _Atomic uint64_t told[TROUBLES][WORDS];
 
@@ -38,9 +40,10 @@ void trouble_tell(enum trouble trouble, const char *path, int number)
         return;
     if (atomic_fetch_or(&told[trouble][(unsigned int)number / 64U % WORDS], bit) & bit)
         return;
+    const char *text = trouble == TROUBLE_CONNECT && number == EACCES ? not_ours : texts[trouble];
     errno = number;
     if (number)
-        dprintf(STDERR_FILENO, "libnvidia-ml of Tesela: %s: %m: %s\n", path, texts[trouble]);
+        dprintf(STDERR_FILENO, "libnvidia-ml of Tesela: %s: %m: %s\n", path, text);
     else
-        dprintf(STDERR_FILENO, "libnvidia-ml of Tesela: %s: %s\n", path, texts[trouble]);
+        dprintf(STDERR_FILENO, "libnvidia-ml of Tesela: %s: %s\n", path, text);
 }

@@ -19,6 +19,14 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 library.nvmlInit_v2()
 """
 
+NOBODY = """
+import ctypes, os
+library = ctypes.CDLL("libnvidia-ml.so.1")
+if os.geteuid() == 0:
+    os.setuid(65534)
+library.nvmlInit_v2()
+"""
+
 
 @pytest.fixture
 def debug(monkeypatch):
@@ -50,6 +58,12 @@ def test_a_socket_where_nobody_listens(debug, server, socket_path):
     server.stop()
     (said,) = list_said(INIT_TWICE, socket_path.with_name("left.sock"))
     assert "left.sock: Connection refused: " in said
+
+
+def test_a_socket_of_another_user(debug, server, socket_path):
+    socket_path.chmod(0)
+    (said,) = list_said(NOBODY, socket_path)
+    assert said.endswith(f" {socket_path}: Permission denied: run as the user who serves it, or as root")
 
 
 def test_a_path_that_no_socket_can_have(debug, tmp_path):
