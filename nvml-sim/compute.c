@@ -60,11 +60,7 @@ static nvmlReturn_t profile_of(nvmlGpuInstance_t instance, unsigned int profile,
     TRY(named_begin(&call, "nvmlGpuInstanceGetComputeInstanceProfileInfoV", instance, TAKES(KIND_GPU_INSTANCE)));
     NEED(engines == ENGINE_PROFILE_SHARED);
     TRY(named_send(&call, NUMBERS(1, (int32_t)profile), &count));
-    for (size_t i = 0; i < PROFILE_NUMBERS; i++) {
-        uint64_t number = take_u64(&call.in);
-        numbers[i] = (uint32_t)number;
-        call.in.failed |= number > UINT32_MAX;
-    }
+    take_small(&call.in, numbers, PROFILE_NUMBERS);
     memset(info, 0, sizeof *info);
     take_profile_name(&call.in, info->name);
     call.in.failed |= count != PROFILE_NUMBERS;

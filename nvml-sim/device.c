@@ -121,16 +121,11 @@ static nvmlReturn_t pci_info(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     CALL(call);
     uint32_t count;
-    unsigned int numbers[5];
+    uint32_t numbers[5];
     TRY(named_begin(&call, "nvmlDeviceGetPciInfo_v3", device, TAKES_DEVICE));
     NEED(pci);
     TRY(named_send(&call, NOTHING, &count));
-    for (size_t i = 0; i < 5; i++) {
-        uint64_t number = take_u64(&call.in);
-        numbers[i] = (unsigned int)number;
-        if (number > UINT32_MAX)
-            call.in.failed = true;
-    }
+    take_small(&call.in, numbers, 5);
     nvmlPciInfo_t info = {.domain = numbers[0], .bus = numbers[1], .device = numbers[2]};
     info.pciDeviceId = numbers[3];
     info.pciSubSystemId = numbers[4];
@@ -245,22 +240,10 @@ nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int type, unsigned
 
 static nvmlReturn_t affinity(const char *function, nvmlDevice_t device, struct arguments arguments, unsigned long *set)
 {
-    CALL(call);
-    uint32_t count;
-    uint64_t words = (uint64_t)arguments.numbers[0];
-    TRY(named_begin(&call, function, device, TAKES_DEVICE));
-    NEED(set && words && words <= MAX_LIST);
-    TRY(named_send(&call, arguments, &count));
-    if (count != words)
-        call.in.failed = true;
-    struct reader numbers = call.in;
-    for (uint32_t i = 0; i < count; i++)
-        (void)take_u64(&call.in);
-    (void)take_text(&call.in);
-    TRY(call_accept(&call));
-    for (uint32_t i = 0; i < count; i++)
-        set[i] = take_u64(&numbers);
-    return NVML_SUCCESS;
+    int64_t words = arguments.numbers[0];
+    bool fits = set && words && words <= MAX_LIST;
+    /* An unsigned long has 64 bits wherever NVML is. */
+    return named_u64(function, device, TAKES_DEVICE, arguments, fits ? set : NULL, fits ? (uint32_t)words : 1);
 }
 
 nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set)

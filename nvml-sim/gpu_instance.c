@@ -97,12 +97,7 @@ static nvmlReturn_t profile_by_id(nvmlDevice_t device, unsigned int id, nvmlGpuI
     TRY(named_begin(&call, "nvmlDeviceGetGpuInstanceProfileInfoByIdV", device, TAKES_GPU));
     TRY(named_send(&call, NUMBERS(1, id), &count));
     memset(info, 0, sizeof *info);
-    for (size_t i = 0; i < 9; i++) {
-        uint64_t number = take_u64(&call.in);
-        numbers[i] = (uint32_t)number;
-        if (number > UINT32_MAX)
-            call.in.failed = true;
-    }
+    take_small(&call.in, numbers, 9);
     put_profile_numbers(info, numbers);
     info->memorySizeMB = take_u64(&call.in);
     take_profile_name(&call.in, info->name);

@@ -34,6 +34,15 @@ nvmlReturn_t named_send(struct call *call, struct arguments arguments, uint32_t 
     return NVML_SUCCESS;
 }
 
+void take_small(struct reader *in, uint32_t *out, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t number = take_u64(in);
+        out[i] = (uint32_t)number;
+        in->failed |= number > UINT32_MAX;
+    }
+}
+
 nvmlReturn_t named_u64(const char *function, const void *handle, unsigned int takes, struct arguments arguments,
                        uint64_t *out, uint32_t count)
 {

@@ -22,6 +22,8 @@ struct arguments {
 nvmlReturn_t named_begin(struct call *call, const char *function, const void *handle, unsigned int takes);
 /* Sends what named_begin began. The answer's numbers are `*count` times 8 bytes in call->in, its text follows. */
 nvmlReturn_t named_send(struct call *call, struct arguments arguments, uint32_t *count);
+/* Of an answer's numbers the next `count`, 32 bits each; fails if one is larger. */
+void take_small(struct reader *in, uint32_t *out, size_t count);
 
 /* Whole calls: exactly `count` numbers come back, else UNKNOWN. */
 nvmlReturn_t named_nothing(const char *function, const void *handle, unsigned int takes, struct arguments arguments);

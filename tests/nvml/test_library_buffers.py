@@ -1,7 +1,7 @@
 """Results that fit the buffer of the caller, that do not, and that have none."""
 
 import ctypes
-from ctypes import byref, c_uint, c_void_p
+from ctypes import byref, c_uint, c_ulong, c_void_p
 
 import pynvml
 import pytest
@@ -62,6 +62,17 @@ def test_field_values_of_a_count_that_nobody_asks_for(count, nvml, gpu):
 
 def test_field_values_as_many_as_a_request_holds(gpu):
     assert len(pynvml.nvmlDeviceGetFieldValues(gpu, [codes.FIELD_RESETLESS_MIG] * 4096)) == 4096
+
+
+def test_an_affinity_fills_as_many_words_as_were_asked_for(nvml, gpu):
+    words = (c_ulong * 3)(7, 7, 7)
+    assert nvml.nvmlDeviceGetMemoryAffinity(gpu, 2, words, 0) == codes.SUCCESS
+    assert list(words) == [1, 0, 7]
+
+
+@pytest.mark.parametrize("count", [0, 4097])
+def test_an_affinity_of_a_length_that_nobody_asks_for(count, nvml, gpu):
+    assert nvml.nvmlDeviceGetCpuAffinity(gpu, count, (c_ulong * 1)()) == codes.INVALID_ARGUMENT
 
 
 def test_the_fabric_in_each_version(nvml, other):
