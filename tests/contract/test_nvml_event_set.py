@@ -148,7 +148,7 @@ def events(nvml):
 
 def test_a_wait_may_be_longer_than_the_watchdogs_limit(machine, nvml, events):
     thread, outcome = wait_in_thread(events)
-    assert until(lambda: machine.events._changed._waiters)
+    assert machine.events.wait_for_waiters(1, SOON_S)
     assert not until(lambda: not thread.is_alive(), LIMIT_S + 0.2)
     machine.raise_xid("0", 94)
     thread.join(SOON_S)

@@ -8,7 +8,6 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from polling import until
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.events import CAPACITY, MAX_WAIT_S, EventLog, Registration
 from tesela.edge.simulator.machine import build_machine
@@ -85,7 +84,11 @@ def test_a_release_ends_a_wait():
     log = machine.events
     waiter = threading.Thread(target=log.wait, args=([wants(log)], 60))
     waiter.start()
-    assert until(lambda: log._changed._waiters)
+    assert log.wait_for_waiters(1, 10)
     machine.release()
     waiter.join()
     assert time.monotonic() - began_s < MAX_WAIT_S
+
+
+def test_fewer_waiters_than_are_waited_for():
+    assert not EventLog().wait_for_waiters(1, 0.01)

@@ -41,7 +41,7 @@ def wait(events, timeout_ms: int = 0) -> int:
 def wait_in_thread(server, events, count: int = 1) -> list[lib.Thread]:
     """Threads that wait without end, once the simulator has their requests."""
     threads = [lib.Thread(lambda: wait(events, WITHOUT_END)) for _ in range(count)]
-    assert until(lambda: len(server.machine.events._changed._waiters) == count)
+    assert server.machine.events.wait_for_waiters(count, 10)
     return threads
 
 
@@ -138,7 +138,7 @@ def test_a_wait_of_some_time_ends_with_it(events):
 def test_a_wait_is_longer_than_the_simulators(server, events):
     waiting = lib.Thread(lambda: wait(events, 60_000))
     server.machine.release()
-    assert until(lambda: server.machine.events._changed._waiters)
+    assert server.machine.events.wait_for_waiters(1, 10)
     server.machine.raise_xid("0", 31)
     assert waiting.result(5) == 31
 

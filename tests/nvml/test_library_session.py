@@ -64,7 +64,7 @@ def test_shutdown_ends_a_wait_for_events(server, nvml, gpu):
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypeXidCriticalError, events)
     wait = lib.Thread(lambda: lib.code_of(pynvml.nvmlEventSetWait_v2, events, 0xFFFFFFFF))
-    assert until(lambda: server.machine.events._changed._waiters)
+    assert server.machine.events.wait_for_waiters(1, 10)
     nvml.nvmlShutdown()
     assert wait.result(1.5) == codes.UNINITIALIZED
 

@@ -53,7 +53,10 @@ class EventLog:
         self._first = secrets.randbits(_LIFE_BITS) << _COUNT_BITS
         self._last = self._first
         self._events: deque[Event] = deque(maxlen=CAPACITY)
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._waiter_came = threading.Condition(lock)
+        self._waiters = 0
         self._releases = 0
 
     @property
@@ -94,8 +97,18 @@ class EventLog:
                 seen = self._last
                 return found is not None or self._releases != releases
 
-            self._changed.wait_for(arrived, min(timeout_s, MAX_WAIT_S))
+            self._waiters += 1
+            self._waiter_came.notify_all()
+            try:
+                self._changed.wait_for(arrived, min(timeout_s, MAX_WAIT_S))
+            finally:
+                self._waiters -= 1
             return found
+
+    def wait_for_waiters(self, count: int, timeout_s: float) -> bool:
+        """Whether `count` threads wait for an event within `timeout_s`: tests wait on this instead of sleeping."""
+        with self._waiter_came:
+            return self._waiter_came.wait_for(lambda: self._waiters >= count, timeout_s)
 
     def release(self) -> None:
         """Ends every wait that has begun; NVML's may end early too."""
