@@ -78,6 +78,13 @@ def test_ecc_errors_and_the_mode(server):
     assert (health.corrected_volatile, health.uncorrected_aggregate, health.ecc_pending) == (3, 0, 0)
 
 
+def test_an_ecc_command_that_is_refused_changes_nothing(server):
+    run(server, "ecc", "1", "--mode", "off")
+    server.machine.reset("1")
+    refused = run(server, "ecc", "1", "--mode", "on", "--corrected", "1")
+    assert (refused, server.machine.gpu("1").health.ecc_pending) == (sim.EXIT_REFUSED, 0)
+
+
 def test_remapped_rows(server):
     run(server, "remap", "1", "--correctable", "2", "--uncorrectable", "1", "--pending", "--failure")
     health = server.machine.gpu("1").health

@@ -44,10 +44,10 @@ def _ecc(machine: Machine, fields: Fields) -> None:
         raise DocumentError("corrected", "nothing to do: give corrected or uncorrected errors, or a mode")
 
     def change(health: GpuHealth) -> int:
-        if mode is not None:
-            health.set_ecc_mode(_ECC_MODES[mode])
         if any(count for count, _ in counts.values()) and not health.ecc_current:
             raise DocumentError("gpu", "ECC is off there, so it counts no errors; turn the mode on, and reset it")
+        if mode is not None:
+            health.set_ecc_mode(_ECC_MODES[mode])
         types = 0
         for error_type, (count, event_type) in counts.items():
             if count:
