@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from polling import until
 from tesela.core.errors import DocumentError, NvmlError
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
@@ -142,6 +143,16 @@ def test_a_hang_on_one_gpu_leaves_the_others_alone(machine, nvml, gpu):
     machine.release()
     stuck.join()
     assert made.placement == at(0)
+
+
+def test_release_ends_a_latency_that_has_begun(machine, nvml, gpu):
+    machine.inject(Latency(function="get_name", seconds=60))
+    caller = threading.Thread(target=nvml.get_name, args=(gpu,))
+    caller.start()
+    assert until(lambda: [call.phase for call in machine.list_calls()] == ["slow"])
+    machine.release()
+    caller.join(10)
+    assert not caller.is_alive()
 
 
 def test_a_released_call_does_its_work(machine, nvml, gpu):

@@ -109,7 +109,9 @@ def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.Argume
     hang.add_argument("function", help=_FUNCTION)
     _add_counts(hang, times="1")
     yield hang
-    yield _operation(operations, "release", "forget all faults and latencies, and let hung calls go on")
+    yield _operation(
+        operations, "release", "forget all faults and latencies, and let the calls that they hold up go on"
+    )
 
 
 def _process_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias, TypeVar, cast
@@ -57,8 +56,9 @@ class CallPath:
             except Refused as refused:
                 raise nvml_error(refused.code, function) from None
         self._tell(function, "before")
+        releases = self._releases  # before the verdict: a release beside it ends what the verdict says
         verdict = self._faults.verdict({function, also}, gpu_uuid)
-        with self._held_up(function, gpu_uuid, verdict):
+        with self._held_up(function, gpu_uuid, verdict, releases):
             result = self._decide(function, verdict.fault, body, not_activated)
         self._tell(function, "after")
         return result
@@ -72,7 +72,7 @@ class CallPath:
         return self._faults.list()
 
     def release(self) -> None:
-        """Forgets all faults, latencies and hangs, and lets every hung call go on."""
+        """Forgets all faults, latencies and hangs, and lets every call that one of these holds up go on."""
         self._faults.clear()
         with self._gate:
             self._releases += 1
@@ -111,7 +111,7 @@ class CallPath:
             hook(function, phase)
 
     @contextmanager
-    def _held_up(self, function: str, gpu_uuid: str | None, verdict: Verdict) -> Iterator[None]:
+    def _held_up(self, function: str, gpu_uuid: str | None, verdict: Verdict, releases: int) -> Iterator[None]:
         if not verdict.latency_s and not verdict.hang:
             yield
             return
@@ -122,16 +122,14 @@ class CallPath:
             self._gate.notify_all()
 
         try:
-            if verdict.latency_s:
-                with self._gate:
-                    enter("slow")
-                time.sleep(verdict.latency_s)
             with self._gate:
+                if verdict.latency_s:
+                    enter("slow")
+                    self._gate.wait_for(lambda: self._releases != releases, verdict.latency_s)
                 if verdict.hang:
-                    released = self._releases
                     enter("hung")
                     # Unbounded on purpose: a call that never comes back; the driver's watchdog is what bounds it.
-                    self._gate.wait_for(lambda: self._releases != released)
+                    self._gate.wait_for(lambda: self._releases != releases)
                 enter("ending")
             yield
         finally:
