@@ -17,6 +17,7 @@ from e2e.harness.tesela_command import find_tesela
 from tesela.core.errors import ApiError
 from tesela.edge.kube.port import RESOURCE_SLICES, Json
 from tesela.edge.kubelet.client import PluginClient
+from tesela.edge.simulator.admin import SimulatorAdmin
 
 from bench.control_plane import ControlPlane
 
@@ -105,6 +106,14 @@ class BenchNode:
     def get_simulator_cpu_s(self) -> float:
         """The processor time that the simulated NVML has used so far."""
         return _get_cpu_s(self.simulator.process.pid)
+
+    def get_watched_s(self) -> float:
+        """The part of that in which the simulator only looked whether a next request comes."""
+        admin = SimulatorAdmin(self.simulator.socket)
+        try:
+            return float(admin.send({"op": "status"})["watched_s"])
+        finally:
+            admin.close()
 
     def _get_driver(self) -> Process:
         if self.driver is None:
