@@ -1,7 +1,7 @@
 """The client's side of the simulator's socket: a pool of connections, one request in flight on each.
 
-Nothing waits without bound: connecting has CONNECT_TIMEOUT_S, each answer `timeout_s`. What the bytes mean is in
-`wire` and `calls`.
+Nothing waits without bound: connecting has CONNECT_TIMEOUT_S, the greeting as long again, each answer `timeout_s`. What
+the bytes mean is in `wire` and `calls`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import select
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from tesela.edge.simulator.wire import (
 )
 
 CONNECT_TIMEOUT_S: Final = 5.0
+_CONNECT_AGAIN_S: Final = 0.02
 _MAX_IDLE: Final = 8
 _SEND_TRIES: Final = 4
 
@@ -44,9 +46,10 @@ def _is_readable(connection: socket.socket) -> bool:
 class Connections:
     """Sends requests to the simulator at `path`, from any number of threads."""
 
-    def __init__(self, path: Path, *, timeout_s: float) -> None:
+    def __init__(self, path: Path, *, timeout_s: float, connect_s: float = CONNECT_TIMEOUT_S) -> None:
         self.path = path
         self.timeout_s = timeout_s
+        self._connect_s = connect_s
         self._idle: list[socket.socket] = []
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -54,7 +57,8 @@ class Connections:
     def request(self, opcode: int, payload: bytes, function: str) -> Response:
         """The answer, whatever its code.
 
-        NvmlError: DRIVER_NOT_LOADED (nothing answers at the path), TIMEOUT (no answer in time; the call may still
+        NvmlError: DRIVER_NOT_LOADED (nothing answers at the path), INSUFFICIENT_RESOURCES (too many clients want to
+        connect there), TIMEOUT (no answer in time; the call may still
         happen), UNKNOWN (the connection broke or the answer cannot be read; likewise).
         """
         connection, request_id = self._send(opcode, payload, function)
@@ -121,8 +125,8 @@ class Connections:
     def _connect(self, function: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(CONNECT_TIMEOUT_S)
-            connection.connect(str(self.path))
+            connection.settimeout(self._connect_s)
+            self._reach(connection, function)
             self._greet(connection, function)
         except (OSError, DocumentError) as error:
             connection.close()
@@ -133,13 +137,28 @@ class Connections:
             raise
         return connection
 
+    def _reach(self, connection: socket.socket, function: str) -> None:
+        end_s = time.monotonic() + self._connect_s
+        while True:
+            try:
+                connection.connect(str(self.path))
+            except BlockingIOError as error:
+                # As many as the listener may have wait for it already: a socket with a time limit is told so at once.
+                if time.monotonic() >= end_s:
+                    text = f"more clients wait to connect to the simulator at {self.path} than its socket takes; "
+                    text += f"there was no room for {self._connect_s:g} s: end some of them, or try again"
+                    raise NvmlError(codes.INSUFFICIENT_RESOURCES, function, text) from error
+                time.sleep(_CONNECT_AGAIN_S)
+            else:
+                return
+
     def _greet(self, connection: socket.socket, function: str) -> None:
         payload = bytearray(MAGIC)
         U16.put(payload, VERSION)
         U16.put(payload, VERSION)
         request_id = next(self._ids) & 0xFFFFFFFF
         connection.sendall(render_request(Request(opcode=HELLO, request_id=request_id, payload=bytes(payload))))
-        response = self._receive(connection, request_id, CONNECT_TIMEOUT_S)
+        response = self._receive(connection, request_id, self._connect_s)
         reader = Reader(response.payload)
         if response.code != codes.SUCCESS:
             raise NvmlError(response.code, function, TEXT.take(reader))
