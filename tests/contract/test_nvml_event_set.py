@@ -93,7 +93,7 @@ def test_nothing_is_freed_below_a_waiter():
     events = SlicedEventSet(backend.wait_slice, backend.free, close_timeout_s=0.1)
     thread, _ = wait_in_thread(events)
     assert until(lambda: backend.slices)
-    with pytest.raises(NvmlTimeout, match="nvmlEventSetWait_v2: has not returned"):
+    with pytest.raises(NvmlTimeout, match="nvmlEventSetFree: .* nvmlEventSetWait_v2 has not returned"):
         events.close()
     before = list(backend.freed)
     backend.go_on()
@@ -111,6 +111,33 @@ def test_the_other_sets_are_closed_where_one_is_stuck():
     stuck.go_on()
     thread.join(SOON_S)
     assert len(idle.freed) == 1
+
+
+def test_all_stuck_sets_together_have_the_time_of_one():
+    stuck, sets = [Backend(stuck=True) for _ in range(20)], OpenEventSets(close_timeout_s=0.2)
+    threads = [wait_in_thread(sets.open(backend.wait_slice, backend.free))[0] for backend in stuck]
+    assert until(lambda: all(backend.slices for backend in stuck))
+    began_s = time.monotonic()
+    with pytest.raises(NvmlTimeout):
+        sets.close_all()
+    took_s = time.monotonic() - began_s
+    for backend, thread in zip(stuck, threads, strict=True):
+        backend.go_on()
+        thread.join(SOON_S)
+    assert took_s < 2
+
+
+def test_a_set_whose_wait_ends_is_freed_though_another_took_all_the_time():
+    stuck, waited_for, sets = Backend(stuck=True), Backend(), OpenEventSets(close_timeout_s=2 * SLICE_S)
+    threads = [wait_in_thread(sets.open(backend.wait_slice, backend.free))[0] for backend in (stuck, waited_for)]
+    assert until(lambda: stuck.slices and waited_for.slices)
+    with pytest.raises(NvmlTimeout):
+        sets.close_all()
+    freed = list(waited_for.freed)
+    stuck.go_on()
+    for thread in threads:
+        thread.join(SOON_S)
+    assert len(freed) == 1
 
 
 def test_a_set_that_nvml_refuses_to_free_does_not_stop_the_shutdown(caplog):

@@ -197,7 +197,17 @@ def test_process_lists_of_an_old_driver_are_function_not_found(stack):
 @library
 def test_an_event_set_that_cannot_be_made(stack):
     world = open_native(stack, missing=["nvmlEventSetCreate"])
-    assert code_of(world.nvml.open_event_set, [(world.gpu(), codes.EVENT_XID)]) == codes.FUNCTION_NOT_FOUND
+    with pytest.raises(NvmlError) as refused:
+        world.nvml.open_event_set([(world.gpu(), codes.EVENT_XID)])
+    assert (refused.value.code, refused.value.function) == (codes.FUNCTION_NOT_FOUND, "nvmlEventSetCreate")
+
+
+@library
+def test_an_event_set_that_cannot_be_freed(stack):
+    world = open_native(stack, refused={"nvmlEventSetFree": codes.UNKNOWN})
+    events = world.nvml.open_event_set([(world.gpu(), codes.EVENT_XID)])
+    with pytest.raises(NvmlError, match=r"^nvmlEventSetFree: Unknown Error \(999\)"):
+        events.close()
 
 
 # Errors

@@ -1,6 +1,6 @@
 """Calls through the module `pynvml` of nvidia-ml-py, with the binding's errors turned into the port's.
 
-Used by `native` and `native_events` only. What the calls mean does not belong here.
+Used by `native` and its parts only. What the calls mean does not belong here.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ def instance_id(value: Any) -> int | None:
 def checked(function: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """What `call` returns. NvmlError: NVML's own code, in NVML's words; INVALID_ARGUMENT for a number NVML cannot have.
 
+    `function` is what errors name: the port's name or NVML's.
     The binding declares no argument types, so that ctypes would cut a longer number down to one that means another
     instance.
     """
+    name = FUNCTIONS.get(function, function)
     if any(isinstance(argument, int) and not _LOWEST <= argument <= _HIGHEST for argument in arguments):
-        raise NvmlError(codes.INVALID_ARGUMENT, FUNCTIONS[function], codes.TEXTS[codes.INVALID_ARGUMENT])
+        raise NvmlError(codes.INVALID_ARGUMENT, name, codes.TEXTS[codes.INVALID_ARGUMENT])
     try:
         return call(*arguments)
     except pynvml.NVMLLibraryMismatchError as error:
         # The binding's way to say that this driver lacks the function's version.
-        raise NvmlError(codes.FUNCTION_NOT_FOUND, FUNCTIONS[function], str(error)) from error
+        raise NvmlError(codes.FUNCTION_NOT_FOUND, name, str(error)) from error
     except pynvml.NVMLError as error:
         # Not str(error): for codes the binding does not know it calls the library, which may be gone.
         code = int(error.value)
-        raise NvmlError(code, FUNCTIONS[function], codes.TEXTS.get(code, f"NVML code {code}")) from None
+        raise NvmlError(code, name, codes.TEXTS.get(code, f"NVML code {code}")) from None
 
 
 def with_version(query: Callable[[int], Any]) -> Any:

@@ -66,12 +66,21 @@ class SlicedEventSet:
                 self._free_once()
 
     def close(self) -> None:
+        self.begin_to_close()
+        self.free_within(self._close_timeout_s)
+
+    def begin_to_close(self) -> None:
+        """Ends the wait after its slice, and lets no further one begin; does not wait for that."""
         with self._left:
             self._closed = True
             self._left.notify_all()
-            if not self._left.wait_for(lambda: not self._waiting, self._close_timeout_s):
+
+    def free_within(self, timeout_s: float) -> None:
+        """Frees a set that was closed once nobody waits. NvmlTimeout: somebody does; the set is freed after that."""
+        with self._left:
+            if not self._left.wait_for(lambda: not self._waiting, timeout_s):
                 self._abandoned = True
-                raise NvmlTimeout(f"{_FUNCTION}: has not returned, so its event set is not freed yet")
+                raise NvmlTimeout(f"nvmlEventSetFree: not called yet, since {_FUNCTION} has not returned")
         self._free_once()
 
     def _wait_in_slices(self, end_s: float) -> NvmlEvent | None:
@@ -115,7 +124,7 @@ class OpenEventSets:
         return event_set
 
     def close_all(self) -> None:
-        """Closes every set. NvmlTimeout: the wait of one does not end; the others are closed.
+        """Closes every set, within the time for one. NvmlTimeout: a wait does not end; the other sets are closed.
 
         A set that NVML refuses to free is logged and left to the shutdown that comes next.
         """
@@ -123,8 +132,11 @@ class OpenEventSets:
             open_now = list(self._sets)
         stuck: NvmlTimeout | None = None
         for event_set in open_now:
+            event_set.begin_to_close()
+        end_s = time.monotonic() + self._close_timeout_s
+        for event_set in open_now:
             try:
-                event_set.close()
+                event_set.free_within(max(end_s - time.monotonic(), 0.0))
             except NvmlTimeout as error:
                 stuck = error
             except NvmlError as error:

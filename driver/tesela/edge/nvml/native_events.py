@@ -18,7 +18,7 @@ class NativeEvents:
     """One nvmlEventSet_t. One thread waits at a time, and none while it is freed: `event_set` sees to both."""
 
     def __init__(self) -> None:
-        self._set = checked("open_event_set", pynvml.nvmlEventSetCreate)
+        self._set = checked("nvmlEventSetCreate", pynvml.nvmlEventSetCreate)
         self._uuids: dict[int | None, str] = {}
 
     def register(self, handle: Any, gpu_uuid: str, mask: int) -> None:
@@ -44,12 +44,12 @@ class NativeEvents:
 
     def free(self) -> None:
         """nvmlEventSetFree."""
-        checked("wait_event", pynvml.nvmlEventSetFree, self._set)
+        checked("nvmlEventSetFree", pynvml.nvmlEventSetFree, self._set)
 
     def _uuid(self, handle: Any) -> str:
         # By the handle's address first: a GPU that has just been lost cannot be asked for its UUID any more.
         known = self._uuids.get(_address(handle))
-        return known if known is not None else str(checked("wait_event", pynvml.nvmlDeviceGetUUID, handle))
+        return known if known is not None else str(checked("get_uuid", pynvml.nvmlDeviceGetUUID, handle))
 
 
 def _address(handle: Any) -> int | None:
