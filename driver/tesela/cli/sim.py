@@ -42,12 +42,8 @@ of the machine:
   driver=VERSION  the driver's version, as in 580.95.05
   shift-minors    a MIG toggle or a reboot moves device minors"""
 _OF_A_GPU: Final = {"gpus", "model"}
-_FIELDS: Final = (
-    *("function", "code", "activation_status", "when", "after", "times", "forever", "seconds"),
-    *("gpu", "pid", "gi", "ci", "kind", "name", "absent", "force", "driver_only", "state", "cluster_uuid", "clique_id"),
-    *("real", "memory_mib", "xid", "mode", "corrected", "uncorrected", "sram", "volatile_only"),
-    *("correctable", "uncorrectable", "pending", "failure", "action"),
-)
+_NOT_SENT: Final = {"output", "socket"}
+"""What is for this command; every other argument of an operation is a field of its request."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +131,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
-    fields = {name: getattr(args, name, None) for name in _FIELDS}
+    fields = {name: getattr(args, name, None) for name in args.spelled if name not in _NOT_SENT}
     # A flag that was not given says nothing; an operation refuses fields it does not know.
     return {"op": args.op} | {name: v for name, v in fields.items() if v is not None and v is not False}
 
