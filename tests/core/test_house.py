@@ -30,6 +30,7 @@ BROAD = {
     "edge/nvml/worker.py _tell": "a listener's fault must not end the thread that calls NVML; it is logged",
     "edge/nvml/worker.py _work": "the top of a thread; the caller raises it",
     "edge/simulator/server.py _answer": "the last frame before a client's socket; logged, and the client is told",
+    "edge/simulator/server.py _admit": "one connection's fault must not end the thread that takes them; logged",
     "plugin/monitor.py _attempt": "the top of a thread; logged and tried again",
     "plugin/side_by_side.py _work": "the top of a thread; the caller raises it",
     "plugin/inventory.py _look_at": "one GPU's fault must not hide the others; logged",
