@@ -93,7 +93,7 @@ def test_nothing_is_freed_below_a_waiter():
     events = SlicedEventSet(backend.wait_slice, backend.free, close_timeout_s=0.1)
     thread, _ = wait_in_thread(events)
     assert until(lambda: backend.slices)
-    with pytest.raises(NvmlTimeout, match="nvmlEventSetFree: .* nvmlEventSetWait_v2 has not returned"):
+    with pytest.raises(NvmlTimeout, match=r"nvmlEventSetFree: .* nvmlEventSetWait_v2 has not returned"):
         events.close()
     before = list(backend.freed)
     backend.go_on()
