@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +12,7 @@ from tesela.cli.sim_arguments import EXIT_CODES, add_operations, check_usage
 from tesela.cli.sim_hold import hold_gpu
 from tesela.cli.sim_output import EXIT_REFUSED, say, show
 from tesela.cli.sim_status import render_status
+from tesela.cli.sim_stop import stop_on_signals
 from tesela.core.errors import DocumentError, NvmlError, StartError
 from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.hosttree import HostTree
@@ -109,7 +108,6 @@ def _perform(args: argparse.Namespace, admin: SimulatorAdmin) -> dict[str, Any] 
 
 
 def _serve(args: argparse.Namespace) -> int:
-    stop = threading.Event()
     try:
         machine = build_machine(args.gpus)
         if args.socket == DEFAULT_SOCKET:
@@ -117,8 +115,7 @@ def _serve(args: argparse.Namespace) -> int:
         if args.host_root is not None:
             HostTree(args.host_root, machine)
         server = SimulatorServer(machine, args.socket)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: stop.set())
+        stop = stop_on_signals()
         server.start()
     except DocumentError as error:
         return say(f"--gpus {args.gpus}: {error if error.path not in _OF_A_GPU else error.problem}", EXIT_USAGE)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
 from typing import Any, Final
 
+from tesela.cli.sim_stop import stop_on_signals
 from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.simulator.admin import SimulatorAdmin
 
@@ -21,9 +20,7 @@ def hold_gpu(admin: SimulatorAdmin, document: dict[str, Any], *, as_json: bool =
     The process is a real one to the simulator, so that the GPU is freed even where this command is killed.
     DocumentError: the simulator refuses. NvmlError: it does not answer, or does no longer.
     """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    stop = stop_on_signals()
     pid, gpu = os.getpid(), document["gpu"]
     admin.send({"name": "tesela-sim-busy"} | document | {"pid": pid, "real": True})
     sentence = f"process {pid} holds GPU {gpu}; Ctrl-C frees it"

@@ -6,7 +6,6 @@ On a terminal the map stays in place; elsewhere each change is a line, so that i
 from __future__ import annotations
 
 import select
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from tesela.cli.mig_map import MapBlock, MapRow, render_mig_map
 from tesela.cli.sim_status import is_as_new, list_facts, list_remarks, render_health
+from tesela.cli.sim_stop import stop_on_signals
 from tesela.core.model import Placement
 from tesela.edge.simulator.admin import SimulatorAdmin
 
@@ -30,9 +30,7 @@ def watch_status(admin: SimulatorAdmin, console: Console) -> None:
 
     DocumentError, NvmlError: as SimulatorAdmin.send, at any look. BrokenPipeError: nobody reads what is shown.
     """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    stop = stop_on_signals()
     looks = _list_looks(admin, stop)
     if console.is_terminal:
         _watch_on_terminal(looks, console)
