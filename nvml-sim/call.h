@@ -48,6 +48,16 @@ struct call {
             return NVML_ERROR_INVALID_ARGUMENT; \
     } while (0)
 
+/* A versioned struct: initialised, given, and its version word known. */
+#define CHECK_VERSION(pointer, type, number)                          \
+    do {                                                              \
+        if (!session_is_initialised())                                \
+            return NVML_ERROR_UNINITIALIZED;                          \
+        NEED(pointer);                                                \
+        if ((pointer)->version != STRUCT_VERSION(type, number))       \
+            return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;              \
+    } while (0)
+
 /* The first call on a CALL; only nvmlInit may come before NVML is initialised. */
 nvmlReturn_t call_begin(struct call *call, uint16_t opcode);
 void call_begin_init(struct call *call, uint16_t opcode);

@@ -83,16 +83,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t oth
                                            unsigned int *status);
 EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support);
 
-/* A versioned struct: initialised, given, and its version word known. */
-#define CHECK_VERSION(pointer, type, number)                          \
-    do {                                                              \
-        if (!session_is_initialised())                                \
-            return NVML_ERROR_UNINITIALIZED;                          \
-        NEED(pointer);                                                \
-        if ((pointer)->version != STRUCT_VERSION(type, number))       \
-            return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;              \
-    } while (0)
-
 nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
 {
     return named_text("nvmlDeviceGetGspFirmwareVersion", device, TAKES_DEVICE, NOTHING, version,

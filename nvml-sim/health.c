@@ -95,11 +95,7 @@ nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemap
 nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_v1_t *status)
 {
     uint64_t numbers[SRAM_NUMBERS];
-    if (!session_is_initialised())
-        return NVML_ERROR_UNINITIALIZED;
-    NEED(status);
-    if (status->version != STRUCT_VERSION(nvmlEccSramErrorStatus_v1_t, 1))
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    CHECK_VERSION(status, nvmlEccSramErrorStatus_v1_t, 1);
     TRY(named_u64("nvmlDeviceGetSramEccErrorStatus", device, TAKES_DEVICE, NOTHING, numbers, SRAM_NUMBERS));
     for (size_t i = 0; i < SRAM_NUMBERS - 1; i++)
         status->counts[i] = numbers[i];

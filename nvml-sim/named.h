@@ -37,7 +37,7 @@ nvmlReturn_t named_i32(const char *function, const void *handle, unsigned int ta
 nvmlReturn_t named_text(const char *function, const void *handle, unsigned int takes, struct arguments arguments,
                         char *buffer, unsigned int room);
 
-/* Reads the caller's text of at most `room` bytes with its zero. INVALID_ARGUMENT: NULL, or not ended by then. */
+/* Copies `text` into a buffer of `room` bytes, with a final zero. INSUFFICIENT_SIZE: that does not fit. */
 nvmlReturn_t copy_text(struct text text, char *buffer, unsigned int room);
 
 #endif

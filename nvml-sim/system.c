@@ -94,11 +94,7 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 
 nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_v1_t *info, unsigned int length)
 {
-    if (!session_is_initialised())
-        return NVML_ERROR_UNINITIALIZED;
-    NEED(info);
-    if (info->version != STRUCT_VERSION(nvmlSystemDriverBranchInfo_v1_t, 1))
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    CHECK_VERSION(info, nvmlSystemDriverBranchInfo_v1_t, 1);
     unsigned int room = length < sizeof info->branch ? length : (unsigned int)sizeof info->branch;
     return named_text("nvmlSystemGetDriverBranch", NULL, 0, NOTHING, info->branch, room);
 }
