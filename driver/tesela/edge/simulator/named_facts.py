@@ -57,23 +57,15 @@ def _constraints(board: Board) -> tuple[int, int]:
 
 
 def _max_clock(asked: Asked) -> NamedAnswer:
-    return known(_max_mhz(asked))
-
-
-def _max_mhz(asked: Asked) -> int | None:
     board = board_of(asked.gpu)
     graphics, video = board.graphics_max_mhz, board.video_max_mhz
-    return clock_of_type(asked.request.numbers[0], graphics=graphics, memory=board.memory_mhz, video=video)
+    return known(clock_of_type(asked.request.numbers[0], graphics=graphics, memory=board.memory_mhz, video=video))
 
 
 def _applications_clock(asked: Asked) -> NamedAnswer:
-    return known(_applications_mhz(asked))
-
-
-def _applications_mhz(asked: Asked) -> int | None:
     board = board_of(asked.gpu)
     graphics = board.graphics_default_mhz
-    return clock_of_type(asked.request.numbers[0], graphics=graphics, memory=board.memory_mhz, video=None)
+    return known(clock_of_type(asked.request.numbers[0], graphics=graphics, memory=board.memory_mhz, video=None))
 
 
 def _customer_boost_clock(asked: Asked) -> NamedAnswer:
