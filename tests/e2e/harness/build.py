@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from built_once import get_cache
 from e2e.harness.progress import say, step
 
 E2E = Path(__file__).resolve().parents[1]
@@ -47,11 +48,6 @@ DEBIAN = {
 
 class HarnessError(Exception):
     """The harness cannot go on; the message says why and what to do."""
-
-
-def get_cache() -> Path:
-    """The folder that outlives checkouts: $TESELA_CACHE, else ~/.cache/tesela."""
-    return Path(os.environ.get("TESELA_CACHE") or Path.home() / ".cache" / "tesela")
 
 
 def find_program(name: str) -> str | None:

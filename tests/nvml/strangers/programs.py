@@ -6,14 +6,13 @@ left out.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
+from built_once import build_once
 
 HERE = Path(__file__).resolve().parent
 BUILD_TIMEOUT_S = 600
@@ -52,24 +51,13 @@ def find_nvml_header() -> Path:
 
 
 def _build(module: Path, package: str) -> Path:
-    """The program's path in $TESELA_CACHE or ~/.cache/tesela, built if this content was not built before."""
-    digest = hashlib.sha256(os.uname().machine.encode())
-    for file in sorted(module.iterdir()):
-        digest.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
-    cache = Path(os.environ.get("TESELA_CACHE") or Path.home() / ".cache" / "tesela")
-    program = cache / f"stranger-{module.name}-{digest.hexdigest()[:16]}"
-    if not program.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            fresh = Path(folder) / "program"
-            _compile(module, package, fresh)
-            fresh.rename(program)
-    return program
-
-
-def _compile(module: Path, package: str, program: Path) -> None:
+    """The program's path, built if this content was not built before."""
     flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-extldflags=-Wl,-z,lazy"]
-    _run_go(module, "build", *flags, "-o", str(program), package)
+
+    def compile_to(program: Path) -> None:
+        _run_go(module, "build", *flags, "-o", str(program), package)
+
+    return build_once(f"stranger-{module.name}", module, compile_to)
 
 
 def _run_go(module: Path, *arguments: str) -> str:
