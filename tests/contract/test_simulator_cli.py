@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from contract.sim_command import TESELA, run, served
 from polling import until
 from tesela.cli import sim
 from tesela.core.errors import NvmlError
@@ -20,10 +21,8 @@ from tesela.edge.backends import open_nvml
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang, Latency
 from tesela.edge.simulator.frames import FrameStream
-from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.models import list_models
 from tesela.edge.simulator.remote import RemoteNvml
-from tesela.edge.simulator.server import SimulatorServer
 
 PROGRAM = """
 import argparse, sys
@@ -34,21 +33,10 @@ sys.exit(sim.run(parser.parse_args()))
 """
 
 
-TESELA = "import sys; from tesela.cli.main import main; sys.exit(main())"
-
-
 @pytest.fixture
 def server(tmp_path):
-    server = SimulatorServer(build_machine("a100-40gb:mig,h100-80gb"), tmp_path / "sim.sock")
-    server.start()
-    yield server
-    server.stop()
-
-
-def run(server, *words: str) -> int:
-    parser = argparse.ArgumentParser(prog="tesela sim")
-    sim.add_arguments(parser)
-    return sim.run(parser.parse_args([*words, "--socket", str(server.path)]))
+    with served(tmp_path / "sim.sock", "a100-40gb:mig,h100-80gb") as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -14,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from contract.sim_command import TESELA, run, served
 from polling import until
 from rich.console import Console
 from tesela.cli import sim
@@ -26,18 +26,14 @@ from tesela.edge.simulator.events import Registration
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.simulator.real_process import RealProcess
-from tesela.edge.simulator.server import SimulatorServer
 
-TESELA = "import sys; from tesela.cli.main import main; sys.exit(main())"
 SOON_S = 30.0
 
 
 @pytest.fixture
 def server(tmp_path):
-    server = SimulatorServer(build_machine("a100-40gb:mig,h100-80gb"), tmp_path / "sim.sock")
-    server.start()
-    yield server
-    server.stop()
+    with served(tmp_path / "sim.sock", "a100-40gb:mig,h100-80gb") as server:
+        yield server
 
 
 @pytest.fixture
@@ -47,12 +43,6 @@ def sleeper():
     yield process
     process.kill()
     process.wait(timeout=10)
-
-
-def run(server, *words: str) -> int:
-    parser = argparse.ArgumentParser(prog="tesela sim")
-    sim.add_arguments(parser)
-    return sim.run(parser.parse_args([*words, "--socket", str(server.path)]))
 
 
 def start(server, *words: str, **streams) -> subprocess.Popen:

@@ -8,6 +8,7 @@ import struct
 import threading
 
 import pytest
+from contract.sim_command import served
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tesela.core.errors import DocumentError, NvmlError, StartError
@@ -27,10 +28,8 @@ WORDS = st.integers(0, 2**32 - 1)
 
 @pytest.fixture
 def server(tmp_path):
-    server = SimulatorServer(build_machine("a100-40gb:mig*2"), tmp_path / "sim.sock")
-    server.start()
-    yield server
-    server.stop()
+    with served(tmp_path / "sim.sock", "a100-40gb:mig*2") as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import pynvml
 import pytest
+from contract.sim_command import served
 from nvml import library as lib
 from nvml.needs import list_missing
 from nvml.simulator_process import served_apart
@@ -37,7 +38,7 @@ def library(socket_path):
 @pytest.fixture
 def server(socket_path):
     """A simulator of `lib.MACHINE` in this process."""
-    with lib.served(socket_path) as server:
+    with served(socket_path, lib.MACHINE) as server:
         yield server
 
 

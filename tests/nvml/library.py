@@ -18,8 +18,6 @@ from pathlib import Path
 import pynvml
 from nvml.needs import LIBRARY
 from tesela.edge.nvml import codes
-from tesela.edge.simulator.machine import build_machine
-from tesela.edge.simulator.server import SimulatorServer
 
 ROOT = Path(__file__).resolve().parents[2]
 SONAME = "libnvidia-ml.so.1"
@@ -47,17 +45,6 @@ def bound() -> Iterator[ctypes.CDLL]:
             pass
         pynvml.nvmlLib = before
         pynvml._nvmlGetFunctionPointer_cache.clear()
-
-
-@contextmanager
-def served(path: Path, spec: str = MACHINE) -> Iterator[SimulatorServer]:
-    """A simulator in this process, of which every hung call ends with the block."""
-    server = SimulatorServer(build_machine(spec), path)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 class Thread:

@@ -2,6 +2,7 @@
 
 import pynvml
 import pytest
+from contract.sim_command import served
 from nvml import library as lib
 from nvml.needs import library
 from polling import until
@@ -219,5 +220,5 @@ def test_the_simulator_ends_during_a_wait(server, events):
 
 def test_events_after_another_life_of_the_simulator(server, events, socket_path):
     server.stop()
-    with lib.served(socket_path):
+    with served(socket_path, lib.MACHINE):
         assert wait(events) == -codes.GPU_IS_LOST

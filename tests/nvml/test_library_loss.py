@@ -3,6 +3,7 @@
 import signal
 
 import pynvml
+from contract.sim_command import served
 from nvml import library as lib
 from nvml.needs import library
 from polling import until
@@ -70,13 +71,13 @@ def test_nonsense_is_an_unknown_error(server, nvml, gpu, socket_path):
 def test_a_simulator_that_comes_back_works_with_the_handles_of_before(server, nvml, gpu, socket_path):
     server.stop()
     lib.get_mig_mode(nvml, gpu)
-    with lib.served(socket_path):
+    with served(socket_path, lib.MACHINE):
         assert lib.get_mig_mode(nvml, gpu) == codes.SUCCESS
 
 
 def test_a_simulator_that_came_back_in_between_goes_unnoticed(server, nvml, gpu, socket_path):
     server.stop()
-    with lib.served(socket_path):
+    with served(socket_path, lib.MACHINE):
         assert lib.get_mig_mode(nvml, gpu) == codes.SUCCESS
 
 
