@@ -1,0 +1,147 @@
+"""The nouns of health: a state, a signal, a finding, and all findings of a node. Fields and tiny properties only.
+
+A *signal* is a row of the table (`signals.py`): what may be seen on a GPU, what it means, and what takes it back. A
+*finding* is a signal that was seen, on one GPU or on one placement of it, and that stands until its evidence of
+recovery. Findings are what lies on disk; the state of a GPU is the worst of its findings, never a memory of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tesela.core.geometry import overlap
+from tesela.core.model import Placement
+
+TAINT_PREFIX: Final = "gpu.nvidia.com/"
+
+
+class HealthState(StrEnum):
+    """How a GPU or a partition is. Worse ones come later."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+    GONE = "gone"
+
+    @property
+    def severity(self) -> int:
+        """0 for healthy, higher for worse."""
+        return list(HealthState).index(self)
+
+
+class Evidence(StrEnum):
+    """What takes a finding back. `tesela health clear` takes back any.
+
+    READING: the reading that raised it is clear again. RESET: the GPU was reset, its driver reloaded or the node booted
+    since. BOOT: the node booted since. PERSON: nothing but `tesela health clear`, as for a board that wants replacing.
+    """
+
+    READING = "reading"
+    RESET = "reset"
+    BOOT = "boot"
+    PERSON = "person"
+
+
+class Effect(StrEnum):
+    """What a taint does (resource.k8s.io/v1 DeviceTaintEffect). NO_EXECUTE deletes pods without regard to budgets."""
+
+    NONE = "None"
+    NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One row of the table.
+
+    `name` is unique and what an operator writes (`xid-48`, `ecc-uncorrected-volatile`). `key` is the taint's, without
+    prefix. `threshold` is the least reading, or the least number of events, that counts. HEALTHY as `state` means that
+    the signal is counted and shown, and condemns nothing. `source` says where the rule comes from.
+    """
+
+    name: str
+    key: str
+    state: HealthState
+    evidence: Evidence
+    source: str
+    threshold: int = 1
+    effect: Effect = Effect.NO_SCHEDULE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A signal seen on `gpu_uuid`, on all of it or on `placement` alone.
+
+    `reason` is the taint's value: at most 63 label characters. `message` is the sentence for people. `since_s` and
+    `last_s` are Unix seconds of the first and the last time it was seen, `count` how often. `boot_id`, `epoch` and
+    `generation` are the node's boot, the roster's epoch and the GPU's generation when it was first seen: what recovery
+    is told by.
+    """
+
+    signal: str
+    gpu_uuid: str
+    placement: Placement | None
+    state: HealthState
+    key: str
+    effect: Effect
+    evidence: Evidence
+    reason: str
+    message: str
+    since_s: int
+    last_s: int
+    count: int
+    boot_id: str
+    epoch: str
+    generation: int
+
+    @property
+    def taint_key(self) -> str:
+        """The whole key of its taint."""
+        return TAINT_PREFIX + self.key
+
+    def concerns(self, gpu_uuid: str, placement: Placement | None) -> bool:
+        """Whether a device at `placement` of that GPU (None: the whole GPU) suffers from it.
+
+        A fault of the parent reaches its partitions; one of a partition reaches what overlaps it, the whole GPU too.
+        """
+        if gpu_uuid != self.gpu_uuid:
+            return False
+        return self.placement is None or placement is None or overlap(self.placement, placement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHealth:
+    """All findings of a node, in a fixed order: by GPU UUID, placement (whole GPU first), signal."""
+
+    findings: tuple[Finding, ...] = ()
+
+    def find(self, gpu_uuid: str, placement: Placement | None) -> tuple[Finding, ...]:
+        """The findings that concern a device, the worst first, then the oldest."""
+        found = (one for one in self.findings if one.concerns(gpu_uuid, placement))
+        return tuple(sorted(found, key=lambda one: (-one.state.severity, one.since_s, one.signal)))
+
+    def state_of(self, gpu_uuid: str, placement: Placement | None) -> HealthState:
+        """The worst state of a device; healthy without findings."""
+        found = self.find(gpu_uuid, placement)
+        return found[0].state if found else HealthState.HEALTHY
+
+
+ALL_HEALTHY: Final = NodeHealth()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthChange:
+    """One change of one GPU or partition, for those who tell others: events, logs, metrics.
+
+    `added` and `removed` are the findings that came and went together; `before` and `after` the worst states of the
+    device itself.
+    """
+
+    gpu_uuid: str
+    placement: Placement | None
+    before: HealthState
+    after: HealthState
+    added: tuple[Finding, ...] = ()
+    removed: tuple[Finding, ...] = ()
