@@ -6,6 +6,7 @@ import uuid
 
 from tesela.edge.kube.port import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -17,6 +18,7 @@ from tesela.edge.kube.port import (
 
 DRIVER = "gpu.nvidia.com"
 NAMESPACE = "default"
+NOWHERE = {"driver": DRIVER, "pool": "no-such-node", "device": "gpu-0"}
 
 
 def unique(prefix: str) -> str:
@@ -67,6 +69,14 @@ def template(name: str | None = None, requests: list[Json] | None = None, **devi
 
 def device_class(name: str, expression: str = f'device.driver == "{DRIVER}"') -> Json:
     return build(DEVICE_CLASSES, name, spec={"selectors": [{"cel": {"expression": expression}}]})
+
+
+def taint_rule(name: str | None = None, selector: Json | None = NOWHERE, taint: Json | None = None) -> Json:
+    """A DeviceTaintRule, without further ado for a device that no test has."""
+    spec = {"taint": taint or {"key": "example.com/test", "effect": "NoSchedule"}}
+    if selector is not None:
+        spec["deviceSelector"] = selector
+    return build(DEVICE_TAINT_RULES, name, spec=spec)
 
 
 def node(name: str) -> Json:

@@ -25,6 +25,7 @@ from tesela.edge.embedded.claim_controller import ClaimController
 from tesela.edge.embedded.cluster import EmbeddedCluster
 from tesela.edge.embedded.kubelet import EmbeddedKubelet
 from tesela.edge.embedded.scheduler import Scheduler
+from tesela.edge.embedded.taint_eviction import TaintEviction
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.hosttree import HostTree
@@ -81,7 +82,8 @@ class DemoNode:
         )
         # Run in reverse: the kubelet calls the driver until it has stopped itself, so the driver ends after it.
         self._exit.callback(self._stop_driver)
-        parts = (self.kubelet, Scheduler(self.cluster), ClaimController(self.cluster))
+        controllers = (Scheduler(self.cluster), ClaimController(self.cluster), TaintEviction(self.cluster))
+        parts = (self.kubelet, *controllers)
         self._exit.callback(_close_together, [part.close for part in parts])
         for part in parts:
             part.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tesela.edge.embedded.store import Key, Store
 from tesela.edge.kube.port import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NAMESPACES,
     NODES,
     PODS,
@@ -23,6 +24,7 @@ KNOWN_KINDS = {
         RESOURCE_CLAIMS,
         RESOURCE_CLAIM_TEMPLATES,
         DEVICE_CLASSES,
+        DEVICE_TAINT_RULES,
     )
 }
 

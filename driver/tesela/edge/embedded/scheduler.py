@@ -17,6 +17,7 @@ from tesela.core.allocator import (
     Unallocatable,
     Undecided,
     allocate,
+    apply_taint_rules,
     parse_allocated,
     parse_claim,
     parse_class,
@@ -38,6 +39,7 @@ from tesela.edge.embedded.pod_claims import (
 )
 from tesela.edge.kube.port import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -173,14 +175,14 @@ class Scheduler:
         )
 
     def _slices(self) -> Sequence[Slice]:
-        """All slices, parsed once per version."""
+        """All slices, parsed once per version, with the taints of DeviceTaintRules."""
         parsed = {}
         for document in self._cluster.peek(RESOURCE_SLICES):
             uid, version = document["metadata"]["uid"], document["metadata"]["resourceVersion"]
             known = self._parsed.get(uid)
             parsed[uid] = known if known and known[0] == version else (version, parse_slices([document])[0])
         self._parsed = parsed
-        return [entry for _, entry in parsed.values()]
+        return apply_taint_rules([entry for _, entry in parsed.values()], self._cluster.peek(DEVICE_TAINT_RULES))
 
     def _write(self, claim: Json, allocation: Json, pod: Json) -> None:
         """Finalizer first, so that an allocated claim is always protected."""

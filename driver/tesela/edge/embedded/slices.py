@@ -49,7 +49,7 @@ _ATTRIBUTE = Struct(
         "versions": ListOf(_S),
     }
 )
-_TAINT = Struct({"key": _S, "value": Leaf.OMITTED_STRING, "effect": _S, "timeAdded": Leaf.TIME})
+TAINT = Struct({"key": _S, "value": Leaf.OMITTED_STRING, "effect": _S, "timeAdded": Leaf.TIME})
 _DEVICE = Struct(
     {
         "name": _S,
@@ -61,7 +61,7 @@ _DEVICE = Struct(
         "nodeName": _S,
         "nodeSelector": Leaf.RAW,
         "allNodes": _B,
-        "taints": ListOf(_TAINT),
+        "taints": ListOf(TAINT),
         "bindsToNode": _B,
         "bindingConditions": ListOf(_S),
         "bindingFailureConditions": ListOf(_S),
@@ -176,18 +176,22 @@ def check_slice(spec: Json, old: Json | None, features: Features, problems: Prob
 
 def _check_pool(spec: Json, pool: Json, problems: Problems) -> None:
     problems.dns_subdomain("spec.driver", spec.get("driver", "").lower(), MAX_DRIVER_NAME)
-    name = pool.get("name", "")
-    if not name:
-        problems.required("spec.pool.name")
-    elif len(name) > MAX_POOL_NAME:
-        problems.too_long("spec.pool.name", MAX_POOL_NAME)
-    else:
-        for part in name.split("/"):
-            problems.dns_subdomain("spec.pool.name", part)
+    check_pool_name("spec.pool.name", pool.get("name", ""), problems)
     if pool.get("resourceSliceCount", 0) <= 0:
         problems.invalid("spec.pool.resourceSliceCount", pool.get("resourceSliceCount", 0), "must be greater than zero")
     if pool.get("generation", 0) < 0:
         problems.invalid("spec.pool.generation", pool["generation"], "must be greater than or equal to zero")
+
+
+def check_pool_name(path: str, name: str, problems: Problems) -> None:
+    """Notes what is wrong with the name of a pool: subdomains with slashes between."""
+    if not name:
+        problems.required(path)
+    elif len(name) > MAX_POOL_NAME:
+        problems.too_long(path, MAX_POOL_NAME)
+    else:
+        for part in name.split("/"):
+            problems.dns_subdomain(path, part)
 
 
 def _check_node(spec: Json, problems: Problems) -> None:
@@ -243,7 +247,7 @@ def _check_device(device: Json, path: str, spec: Json, problems: Problems) -> No
     taints = device.get("taints", [])
     problems.too_many(f"{path}.taints", len(taints), MAX_TAINTS)
     for index, taint in enumerate(taints):
-        _check_taint(taint, f"{path}.taints[{index}]", problems)
+        check_taint(taint, f"{path}.taints[{index}]", problems)
     _check_binding(device, path, problems)
     _check_own_node(device, path, spec, problems)
 
@@ -298,7 +302,8 @@ def _check_local_counters(device: Json, path: str, counter_sets: list[Json], pro
             problems.invalid(f"{where}.counters", name, "must reference a counter of the counterSet")
 
 
-def _check_taint(taint: Json, path: str, problems: Problems) -> None:
+def check_taint(taint: Json, path: str, problems: Problems) -> None:
+    """Notes what is wrong with a taint, of a slice or of a DeviceTaintRule."""
     problems.label_key(f"{path}.key", taint.get("key", ""))
     problems.label_value(f"{path}.value", taint.get("value", ""))
     effect = taint.get("effect", "")
