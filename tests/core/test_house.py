@@ -29,6 +29,7 @@ BROAD = {
     "edge/embedded/loop.py _run": "the top of a thread; `close` raises it",
     "edge/nvml/worker.py _tell": "a listener's fault must not end the thread that calls NVML; it is logged",
     "edge/nvml/worker.py _work": "the top of a thread; the caller raises it",
+    "edge/telemetry/http.py _run": "the top of a thread; raised again in the thread of each that waits for it",
     "edge/simulator/server.py _answer": "the last frame before a client's socket; logged, and the client is told",
     "edge/simulator/server.py _admit": "one connection's fault must not end the thread that takes them; logged",
     "plugin/monitor.py _attempt": "the top of a thread; logged and tried again",

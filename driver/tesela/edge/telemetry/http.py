@@ -1,0 +1,190 @@
+"""A small HTTP server for `/metrics`, `/healthz` and `/readyz`: bounded in every direction, and nothing else.
+
+Written on sockets rather than on `http.server`, because a client that sends one byte a second must not keep a thread,
+and with it the kubelet's probe, from its turn: a request has one deadline for all of its bytes, one answer, and its
+connection is closed. Nothing here needs a body, a session or a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+from tesela.core.errors import StartError
+
+_LOG: Final = logging.getLogger(__name__)
+_MOST_CONNECTIONS: Final = 16
+_BACKLOG: Final = 64
+_MOST_HEADER_BYTES: Final = 16384
+_REQUEST_S: Final = 3.0
+_ANSWER_S: Final = 10.0
+_ACCEPT_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one path answers."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class HttpServer:
+    """Serves `routes` (path to a function of the Accept header) on `address`:`port` until closed; GET and HEAD only.
+
+    An `address` of "" is every address, IPv6 and IPv4; a `port` of 0 any free one. A route is to return within seconds,
+    but only its own client waits for it.
+    """
+
+    def __init__(self, address: str, port: int, routes: Mapping[str, Callable[[str], Answer]]) -> None:
+        """Binds the port. StartError: it cannot be had."""
+        self._routes = routes
+        self._room = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._closed = False
+        try:
+            self._socket = _listen(address, port)
+        except OSError as error:
+            where = address or "every address"
+            raise StartError(
+                f"cannot serve metrics on {where}, port {port}: {error.strerror or error}; choose another "
+                "--metrics-port or --metrics-address"
+            ) from error
+        self._thread = threading.Thread(target=self._accept, name="http", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._socket.getsockname()[1])
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; requests under way may finish."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._socket.close()
+        if self._thread.ident is not None:
+            self._thread.join(_REQUEST_S)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:
+                if self._closed:
+                    return
+                _LOG.warning("a connection to the metrics port could not be taken: %s", error)
+                time.sleep(_ACCEPT_PAUSE_S)  # too many open files, say: it may pass
+                continue
+            if not self._room.acquire(timeout=_REQUEST_S):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="http-request", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                request = _read_request(connection)
+                if request is not None:
+                    connection.settimeout(_ANSWER_S)
+                    connection.sendall(self._answer(request))
+                    connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the client went away, or is too slow for us
+        finally:
+            self._room.release()
+
+    def _answer(self, request: _Request) -> bytes:
+        if request.method not in {"GET", "HEAD"}:
+            answer = Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET and HEAD only\n")
+        elif (route := self._routes.get(request.path)) is None:
+            answer = Answer(HTTPStatus.NOT_FOUND, f"there is {', '.join(self._routes)}\n".encode())
+        else:
+            answer = route(request.accept)
+        head = (
+            f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+            f"Date: {formatdate(usegmt=True)}\r\n"
+            f"Content-Type: {answer.content_type}\r\n"
+            f"Content-Length: {len(answer.body)}\r\n"
+            "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (b"" if request.method == "HEAD" else answer.body)
+
+
+class SingleFlight:
+    """Runs `make` in a thread of its own, one at a time: all who ask meanwhile get the same answer, or wait in vain.
+
+    So neither ten scrapers nor a disk that hangs take more than one thread.
+    """
+
+    def __init__(self, make: Callable[[], bytes], timeout_s: float) -> None:
+        self._make = make
+        self._timeout_s = timeout_s
+        self._guard = threading.Lock()
+        self._flight: Future[bytes] | None = None
+
+    def get(self) -> bytes:
+        """What `make` returns. TimeoutError: it takes longer than the limit; whatever `make` raises."""
+        with self._guard:
+            flight = self._flight
+            if flight is None or flight.done():
+                flight = self._flight = Future()
+                threading.Thread(target=self._run, args=(flight,), name="metrics", daemon=True).start()
+        return flight.result(self._timeout_s)
+
+    def _run(self, flight: Future[bytes]) -> None:
+        try:
+            flight.set_result(self._make())
+        except BaseException as error:  # noqa: BLE001 -- raised again in the thread of each that asked
+            flight.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    accept: str
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    if address:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # built in, and switched off on this node
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=_BACKLOG)
+
+
+def _read_request(connection: socket.socket) -> _Request | None:
+    """The request's head, None where it is none or does not come in time."""
+    deadline_s = time.monotonic() + _REQUEST_S
+    data = b""
+    while b"\r\n\r\n" not in data:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or len(data) > _MOST_HEADER_BYTES:
+            return None
+        connection.settimeout(left_s)
+        chunk = connection.recv(4096)
+        if not chunk:
+            return None
+        data += chunk
+    first, *headers = data.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3:
+        return None
+    fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in headers)}
+    return _Request(method=words[0], path=words[1].partition("?")[0], accept=fields.get("accept", ""))

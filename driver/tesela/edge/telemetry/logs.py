@@ -1,0 +1,74 @@
+"""Log lines, as text for people or as one JSON object each, with the claim that the thread works on in every one.
+
+Where a line begins or who writes it makes no difference: the claim comes from `work.WORK`, not from the message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from enum import StrEnum
+from typing import Any, Final, TextIO
+
+from tesela.edge.telemetry.work import WORK
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class LogFormat(StrEnum):
+    """How a line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TextFormatter(logging.Formatter):
+    """`time level logger: message`, and the claim's UID at the end of the first line where the message lacks it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname).1s %(name)s: %(message)s%(claim)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        work = WORK.get()
+        told = work is None or work.claim.uid in record.getMessage()
+        record.claim = "" if told or work is None else f" [claim {work.claim.uid}]"
+        return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line.
+
+    `time` (UTC, RFC 3339), `level`, `logger`, `thread`, `message`; of a claim's work `claim` ("namespace/name"),
+    `claimUID` and `verb`; `error` is a traceback.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        work = WORK.get()
+        if work is not None:
+            line |= {
+                "claim": f"{work.claim.namespace}/{work.claim.name}",
+                "claimUID": work.claim.uid,
+                "verb": work.verb,
+            }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logs(log_format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+    """Sends what the whole process logs from `level` (one of LEVELS) on to `stream`, stderr by default."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
