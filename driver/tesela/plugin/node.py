@@ -20,6 +20,7 @@ from tesela.edge.store.records import RecordStore
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.lookout import Lookout
+from tesela.plugin.mode_holds import ModeHolds
 from tesela.plugin.partition import Partitions
 from tesela.plugin.workload import WorkloadFiles
 
@@ -31,7 +32,7 @@ class Node:
     `pool` is the name of this node's pool (its node name). `in_use_retry_s` bounds how long an unprepare insists on a
     partition that is in use; `fabric_wait_s` how long a whole GPU waits for its NVSwitch fabric; `api_retry_s` how long
     a prepare asks an API server that does not answer (the kubelet itself asks again only a minute later). `fabricless`
-    are the GPUs that said they have no NVSwitch fabric.
+    are the GPUs that said they have no NVSwitch fabric. `mode_holds` counts refused switches of MIG modes.
     """
 
     pool: str
@@ -50,6 +51,7 @@ class Node:
     fabric_wait_s: float = 20.0
     api_retry_s: float = 5.0
     fabricless: set[str] = field(default_factory=set)
+    mode_holds: ModeHolds = field(default_factory=ModeHolds)
 
     def within(self, deadline: Deadline) -> Node:
         """The same node, whose partitions begin no call of NVML after `deadline` (TryAgain)."""

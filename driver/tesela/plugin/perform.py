@@ -41,7 +41,8 @@ def perform(
     effects = deadline.halve() if plan.has_effects else deadline  # the other half is for undoing them
     try:
         for switch in plan.switches:
-            switch_mig_mode(node.nvml, node.host, switch, plan.claim, effects)
+            with node.mode_holds.noting(switch.known.gpu.uuid):
+                switch_mig_mode(node.nvml, node.host, switch, plan.claim, effects)
         record = _make_partitions(node.within(effects), plan, record, others)
         for device in record.devices:
             if device.time_slice is not None:

@@ -1,7 +1,8 @@
 """Give back what a record says is ours, and nothing else.
 
 `core/release.py` decides; here is the order: the record says *unpreparing* before the first instance goes, one GPU's
-lock is held at a time, a partition that is in use is tried again within bounds and its holder named.
+lock is held at a time. A partition that is in use is tried again within bounds, between which its GPU's lock is free
+for other claims, and then its holder is named.
 """
 
 from __future__ import annotations
@@ -17,13 +18,42 @@ from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_releas
 from tesela.core.roster import KnownGpu
 from tesela.edge.nvml import codes
 from tesela.plugin.deadline import Deadline
-from tesela.plugin.mig_mode import describe_holders
+from tesela.plugin.holders import describe_partition_holders
 from tesela.plugin.node import Node
 from tesela.plugin.partition import InstanceStays
 
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.25
+
+
+class PartitionInUse(TryAgain):
+    """NVML does not destroy a partition of a claim now; `cause` is what it said."""
+
+    def __init__(self, device: RecordedDevice, live: LivePartition, cause: NvmlError | InstanceStays) -> None:
+        super().__init__(f"{live.mig_uuid or 'its partition'} is in use: {cause}")
+        self.device = device
+        self.live = live
+        self.cause = cause
+
+
+def give_back(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
+    """Give all devices back, insisting for a short while: a process that just ended may keep its handle for some time.
+
+    TryAgain names the process that holds a partition. The caller holds the claim's lock and no GPU's.
+    """
+    insist = Deadline.after(min(node.in_use_retry_s, deadline.left_s))
+    for gpu_uuid in record.gpu_uuids:
+        while True:
+            try:
+                with node.hold_gpus([gpu_uuid], deadline):
+                    for device in record.devices_on(gpu_uuid):
+                        _release(node, record, device, deadline)
+                break
+            except PartitionInUse as busy:
+                if insist.left_s <= _PAUSE_S:
+                    raise _name_holder(node, record.claim, busy, deadline) from busy
+            time.sleep(_PAUSE_S)
 
 
 def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
@@ -74,8 +104,16 @@ def settle(node: Node, record: ClaimRecord) -> tuple[Grant, ...]:
 def release_device(node: Node, record: ClaimRecord, device: RecordedDevice, deadline: Deadline) -> None:
     """Destroy our partitions of one device and undo its time slice. The caller holds the claim's and the GPU's lock.
 
-    TryAgain where NVML refuses; what has gone is done, so calling again goes on from there.
+    TryAgain where NVML refuses, naming the process that holds a partition; what has gone is done, so calling again goes
+    on from there. It does not insist, since its caller holds the locks.
     """
+    try:
+        _release(node, record, device, deadline)
+    except PartitionInUse as busy:
+        raise _name_holder(node, record.claim, busy, deadline) from busy
+
+
+def _release(node: Node, record: ClaimRecord, device: RecordedDevice, deadline: Deadline) -> None:
     known = node.lookout.roster.find(device.gpu_uuid)
     stale = is_stale(device, known, node.host.get_boot_id())
     if known is None or stale or not has_effects(replace(record, devices=(device,))):
@@ -85,7 +123,7 @@ def release_device(node: Node, record: ClaimRecord, device: RecordedDevice, dead
             live = node.list_live(known)
             for partition in device.partitions:
                 release = plan_release(record, device, partition, stale=stale, live=live)
-                _perform(node, record.claim, device, release, deadline)
+                _perform(node, record.claim, device, release)
         if device.time_slice is not None:
             deadline.check(f"the time slice of GPU {device.gpu_uuid}")
             _reset_time_slice(node, record, device)
@@ -119,12 +157,10 @@ def _is_present(node: Node, known: KnownGpu) -> bool:
     return True
 
 
-def _perform(
-    node: Node, ref: ClaimRef, device: RecordedDevice, release: Destroy | Nothing | Foreign, deadline: Deadline
-) -> None:
+def _perform(node: Node, ref: ClaimRef, device: RecordedDevice, release: Destroy | Nothing | Foreign) -> None:
     match release:
         case Destroy(live=live):
-            _destroy(node, ref, device, live, deadline)
+            _destroy(node, device, live)
         case Nothing(reason=reason):
             log.info("claim %s: device %s: nothing to destroy: %s", ref, device.device, reason)
         case Foreign(live=live):
@@ -137,31 +173,26 @@ def _perform(
             )
 
 
-def _destroy(node: Node, ref: ClaimRef, device: RecordedDevice, live: LivePartition, deadline: Deadline) -> None:
-    """Destroy, insisting for a short while: a process that just ended may keep its handle for some time."""
+def _destroy(node: Node, device: RecordedDevice, live: LivePartition) -> None:
     instance = GpuInstance(
         gpu_uuid=live.gpu_uuid, profile_id=live.profile_id, placement=live.placement, gi_id=live.gi_id
     )
-    insist = Deadline.after(min(node.in_use_retry_s, deadline.left_s))
-    while True:
-        try:
-            node.partitions.destroy(instance)
-        except (NvmlError, InstanceStays) as error:
-            if isinstance(error, NvmlError) and error.code != codes.IN_USE:
-                raise
-            if insist.left_s <= _PAUSE_S:
-                cause = _explain(node, live, error, deadline)
-                raise TryAgain(
-                    f"claim {ref.namespace}/{ref.name}: device {device.device}: {cause}, the kubelet tries again by "
-                    "itself"
-                ) from error
-            time.sleep(_PAUSE_S)
-        else:
-            return
+    try:
+        node.partitions.destroy(instance)
+    except NvmlError as error:
+        if error.code != codes.IN_USE:
+            raise
+        raise PartitionInUse(device, live, error) from error
+    except InstanceStays as error:
+        raise PartitionInUse(device, live, error) from error
 
 
-def _explain(node: Node, live: LivePartition, error: NvmlError | InstanceStays, deadline: Deadline) -> str:
-    if isinstance(error, InstanceStays):
-        return str(error)
-    holder = describe_holders(node.nvml, node.host, live.gpu_uuid, deadline)
-    return f"{live.mig_uuid or 'its partition'} is in use by {holder}; end that process"
+def _name_holder(node: Node, ref: ClaimRef, busy: PartitionInUse, deadline: Deadline) -> TryAgain:
+    if isinstance(busy.cause, InstanceStays):
+        cause = str(busy.cause)
+    else:
+        holder = describe_partition_holders(node.nvml, node.host, busy.live, deadline)
+        cause = f"{busy.live.mig_uuid or 'its partition'} is in use by {holder}; end that process"
+    return TryAgain(
+        f"claim {ref.namespace}/{ref.name}: device {busy.device.device}: {cause}, the kubelet tries again by itself"
+    )

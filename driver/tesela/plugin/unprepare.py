@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 
 from tesela.core.model import ClaimRef
-from tesela.core.record import ClaimRecord
 from tesela.edge.store.locks import hold
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.rebuild import read_or_rebuild
-from tesela.plugin.release import mark_unpreparing, release_device
+from tesela.plugin.release import give_back, mark_unpreparing
 from tesela.plugin.sentence import naming
 
 log = logging.getLogger(__name__)
@@ -27,15 +26,8 @@ def unprepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> None:
         record = read_or_rebuild(node, ref, deadline)
         with naming(ref, (device.device for device in record.devices) if record is not None else ()):
             if record is not None:
-                _give_back(node, mark_unpreparing(node, record), deadline)
+                give_back(node, mark_unpreparing(node, record), deadline)
             node.workload.remove(ref.uid)
             node.records.remove(ref.uid)
         lock.discard()
     log.info("claim %s: unprepared%s", ref, "" if record is not None else " (it was not prepared here)")
-
-
-def _give_back(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
-    for gpu_uuid in record.gpu_uuids:
-        with node.hold_gpus([gpu_uuid], deadline):
-            for device in record.devices_on(gpu_uuid):
-                release_device(node, record, device, deadline)

@@ -8,6 +8,7 @@ process sees the folder that the host calls `dev_root`, and in it `dev`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from tesela.core.cdi import DeviceNode
@@ -99,6 +100,10 @@ class Host:
     def list_gpu_holders(self, minor: int) -> tuple[str, ...]:
         """Processes with /dev/nvidia<minor> open, each as `name (pid 123)`, this process left out; bounded in time."""
         return self._processes.list_holders((f"/dev/nvidia{minor}",))
+
+    def list_node_holders(self, nodes: Sequence[DeviceNode]) -> tuple[str, ...]:
+        """Processes with any of these nodes open, as `list_gpu_holders`."""
+        return self._processes.list_holders([node.path for node in nodes])
 
     def get_command(self, pid: int) -> str:
         """`name (pid 123)`; without the name where the process is gone."""
