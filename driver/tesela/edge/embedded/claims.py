@@ -11,6 +11,7 @@ from typing import Any
 
 from tesela.core.selector.compile import compile_selector
 from tesela.core.selector.outcome import CompileError
+from tesela.edge.embedded.device_status import check_device_status
 from tesela.edge.embedded.gates import Features
 from tesela.edge.embedded.problems import Problems
 from tesela.edge.embedded.schema import Leaf, ListOf, MapOf, Schema, Struct
@@ -35,6 +36,18 @@ _TOLERATION = Struct(
     {"key": Leaf.OMITTED_STRING, "operator": _S, "value": Leaf.OMITTED_STRING, "effect": Leaf.OMITTED_STRING}
     | {"tolerationSeconds": _I}
 )
+_CONDITION = Struct(
+    {"type": _S, "status": _S, "observedGeneration": _I, "lastTransitionTime": Leaf.TIME, "reason": _S, "message": _S}
+)
+_DEVICE_STATUS: dict[str, Schema] = {
+    "driver": _S,
+    "pool": _S,
+    "device": _S,
+    "shareID": _S,
+    "conditions": ListOf(_CONDITION),
+    "data": Leaf.RAW,
+    "networkData": Leaf.RAW,
+}
 _CAPACITY = Struct({"requests": MapOf(_Q)})
 _COMMON: dict[str, Schema] = {
     "deviceClassName": _S,
@@ -97,12 +110,7 @@ CLAIM_STATUS: Schema = Struct(
             }
         ),
         "reservedFor": ListOf(Struct({"apiGroup": Leaf.OMITTED_STRING, "resource": _S, "name": _S, "uid": _S})),
-        "devices": ListOf(
-            Struct(
-                {"driver": _S, "pool": _S, "device": _S, "shareID": _S, "conditions": Leaf.RAW}
-                | {"data": Leaf.RAW, "networkData": Leaf.RAW}
-            )
-        ),
+        "devices": ListOf(Struct(_DEVICE_STATUS)),
     }
 )
 
@@ -291,7 +299,7 @@ def check_claim_status(claim: Json, old: Json, problems: Problems) -> None:
         problems.invalid("status.allocation", None, "field cannot be modified once set")
     if allocation is not None:
         _check_allocation(allocation, claim["spec"], problems)
-    _check_device_status(status, allocation or {}, problems)
+    check_device_status(status, allocation or {}, problems)
 
 
 def _check_allocation(allocation: Json, spec: Json, problems: Problems) -> None:
@@ -307,14 +315,3 @@ def _check_allocation(allocation: Json, spec: Json, problems: Problems) -> None:
             problems.invalid(f"{path}.request", result.get("request"), REQUEST_NAME)
         problems.dns_subdomain(f"{path}.driver", result.get("driver", ""), MAX_DRIVER_NAME)
         problems.dns_label(f"{path}.device", result.get("device", ""))
-
-
-def _check_device_status(status: Json, allocation: Json, problems: Problems) -> None:
-    def key(entry: Json) -> tuple[Any, ...]:
-        return tuple(entry.get(field) for field in ("driver", "pool", "device", "shareID"))
-
-    allocated = {key(result) for result in allocation.get("devices", {}).get("results", [])}
-    for index, entry in enumerate(status.get("devices", [])):
-        if key(entry) not in allocated:
-            shown = json.dumps(dict(zip(("Driver", "Pool", "Device", "ShareID"), key(entry), strict=True)))
-            problems.invalid(f"status.devices[{index}]", shown, "must be an allocated device in the claim")

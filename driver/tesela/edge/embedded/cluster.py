@@ -14,7 +14,9 @@ from time import monotonic
 from typing import NoReturn
 
 from tesela.core.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from tesela.edge.embedded.apply import SCHEMAS, apply_status, replace_owners
 from tesela.edge.embedded.claims import ADMIN_LABEL
+from tesela.edge.embedded.device_status import show_conditions
 from tesela.edge.embedded.gates import plan_features
 from tesela.edge.embedded.kinds import (
     KINDS,
@@ -25,18 +27,32 @@ from tesela.edge.embedded.kinds import (
     check_status,
     decode_object,
     prepare,
+    refuse_uid,
 )
 from tesela.edge.embedded.owners import find_orphans
 from tesela.edge.embedded.pods import GRACE_PERIOD_S
 from tesela.edge.embedded.selectors import Predicate, parse_field_selector
 from tesela.edge.embedded.store import HISTORY_SIZE, Key, Store, copy_json, key_of
 from tesela.edge.kube.paths import namespace_of, object_path
-from tesela.edge.kube.port import NAMESPACES, PODS, RESOURCE_CLAIMS, Json, ObjectList, Resource, WatchEvent
+from tesela.edge.kube.port import (
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Json,
+    ObjectList,
+    Resource,
+    WatchEvent,
+)
 
 SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 MAX_GENERATED_BASE = 58
-SYSTEM_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+SYSTEM_METADATA = (
+    *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"),
+    "managedFields",  # of objects that somebody applied to; of others everybody knows whose their fields are
+)
 BY_PLURAL = {resource.plural: resource for resource in KINDS}
+RESETS_METADATA = {RESOURCE_CLAIMS, DEVICE_TAINT_RULES}
 FIRST_NAMESPACES = ("default", "kube-system")
 
 
@@ -126,14 +142,39 @@ class EmbeddedCluster:
         new = decode_object(resource, copy_json(obj))
         with self._store.changed:
             old = self._read_for_update(resource, new, namespace_of(resource, obj))
-            # a claim's status strategy resets all metadata, a pod's keeps labels and annotations
-            metadata = {**old["metadata"]} if resource == RESOURCE_CLAIMS else {**new["metadata"]}
+            # a claim's or a rule's status strategy resets all metadata, a pod's keeps labels and annotations
+            metadata = {**old["metadata"]} if resource in RESETS_METADATA else {**new["metadata"]}
             candidate = {**old, "metadata": metadata, "status": new.get("status", {})}
             _keep_system_metadata(candidate, old)
             if resource == PODS:
                 candidate["metadata"].pop("ownerReferences", None)
                 _carry(candidate["metadata"], old["metadata"], ("ownerReferences",))
             check_status(resource, candidate, old)
+            show_conditions(candidate["status"])
+            if "managedFields" in old["metadata"]:
+                owners = replace_owners(resource, old, candidate["status"], self._timestamp())
+                candidate["metadata"]["managedFields"] = owners
+            return self._commit(resource, candidate, old)
+
+    def apply_status(self, resource: Resource, obj: Json, *, field_manager: str) -> Json:
+        if resource.plural not in WITH_STATUS:
+            raise ApiNotFound(404, "NotFound", "the server could not find the requested resource")
+        if resource not in SCHEMAS:
+            text = f"the embedded cluster applies no status of {_path_name(resource)}"
+            raise ApiError(415, "UnsupportedMediaType", text)
+        if not field_manager:
+            raise ApiError(400, "BadRequest", "fieldManager is required for apply patch")
+        given = decode_object(resource, copy_json(obj))
+        uid = given.setdefault("metadata", {}).pop("uid", None)
+        with self._store.changed:
+            old = self._read_for_update(resource, given, namespace_of(resource, obj))
+            if uid not in {None, old["metadata"]["uid"]}:
+                refuse_uid(resource, old, uid)
+            status, owners = apply_status(resource, old, given["status"], field_manager, self._timestamp())
+            metadata = {**old["metadata"], "managedFields": owners}
+            candidate = {**old, "metadata": metadata, "status": status}
+            check_status(resource, candidate, old)
+            show_conditions(status)
             return self._commit(resource, candidate, old)
 
     def delete(

@@ -74,6 +74,12 @@ class FlakyKube:
     def replace_status(self, resource: Resource, obj: Json) -> Json:
         return self._call("replace_status", resource.plural, lambda: self._inner.replace_status(resource, obj))
 
+    def apply_status(self, resource: Resource, obj: Json, *, field_manager: str) -> Json:
+        def call() -> Json:
+            return self._inner.apply_status(resource, obj, field_manager=field_manager)
+
+        return self._call("apply_status", resource.plural, call)
+
     def delete(
         self,
         resource: Resource,

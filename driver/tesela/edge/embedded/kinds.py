@@ -5,16 +5,19 @@ The steps are the API server's strategies (pkg/registry); the verbs around them 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from tesela.core.errors import ApiError
-from tesela.edge.embedded import claims, pods, slices
+from tesela.edge.embedded import claims, events, pods, slices, taint_rules
 from tesela.edge.embedded.gates import Features
 from tesela.edge.embedded.problems import Problems
 from tesela.edge.embedded.schema import DecodeError, Schema, decode
 from tesela.edge.kube.port import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    EVENTS,
     NAMESPACES,
     NODES,
     PODS,
@@ -25,14 +28,24 @@ from tesela.edge.kube.port import (
     Resource,
 )
 
-KINDS = (NODES, NAMESPACES, PODS, RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
-WITH_STATUS = frozenset({NODES.plural, NAMESPACES.plural, PODS.plural, RESOURCE_CLAIMS.plural})
-WITH_GENERATION = frozenset({PODS.plural, RESOURCE_SLICES.plural, DEVICE_CLASSES.plural})
+KINDS = (
+    *(NODES, NAMESPACES, PODS, EVENTS),
+    *(RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, DEVICE_TAINT_RULES),
+)
+WITH_STATUS = frozenset(
+    {NODES.plural, NAMESPACES.plural, PODS.plural, RESOURCE_CLAIMS.plural, DEVICE_TAINT_RULES.plural}
+)
+WITH_GENERATION = frozenset({PODS.plural, RESOURCE_SLICES.plural, DEVICE_CLASSES.plural, DEVICE_TAINT_RULES.plural})
 SPEC_SCHEMAS: dict[str, Schema] = {
     RESOURCE_SLICES.plural: slices.SLICE_SPEC,
     RESOURCE_CLAIMS.plural: claims.CLAIM_SPEC,
     RESOURCE_CLAIM_TEMPLATES.plural: claims.TEMPLATE_SPEC,
     DEVICE_CLASSES.plural: claims.CLASS_SPEC,
+    DEVICE_TAINT_RULES.plural: taint_rules.RULE_SPEC,
+}
+SPEC_CHECKS: dict[str, Callable[[Any, Problems], None]] = {
+    DEVICE_CLASSES.plural: claims.check_class,
+    DEVICE_TAINT_RULES.plural: taint_rules.check_rule,
 }
 
 
@@ -53,12 +66,17 @@ def decode_object(resource: Resource, obj: Json) -> Json:
     kept: Json = {"apiVersion": resource.api_version, "kind": resource.kind}
     kept |= {key: value for key, value in obj.items() if key in {"metadata", "spec", "status"}}
     try:
+        if resource == EVENTS:
+            kept |= decode(events.EVENT, obj, "")
+            return kept
         if schema := SPEC_SCHEMAS.get(resource.plural):
             kept["spec"] = decode(schema, obj.get("spec") or {}, "spec")
         if resource == RESOURCE_SLICES:
             _keep_empty_lists(obj.get("spec") or {}, kept["spec"])
         if resource == RESOURCE_CLAIMS:
             kept["status"] = decode(claims.CLAIM_STATUS, obj.get("status") or {}, "status")
+        elif resource == DEVICE_TAINT_RULES:
+            kept["status"] = decode(taint_rules.RULE_STATUS, obj.get("status") or {}, "status")
         elif resource == DEVICE_CLASSES or resource.plural not in WITH_STATUS:
             kept.pop("status", None)
     except DecodeError as error:
@@ -81,6 +99,8 @@ def _bad_request(resource: Resource, detail: str) -> ApiError:
 
 def prepare(resource: Resource, obj: Json, old: Json | None, context: Context) -> None:
     """Drops, defaults and resets fields of `obj` before it is checked; `old` is None on create."""
+    if resource == EVENTS:
+        return
     spec = obj.setdefault("spec", {})
     match resource.plural:
         case RESOURCE_SLICES.plural:
@@ -91,6 +111,8 @@ def prepare(resource: Resource, obj: Json, old: Json | None, context: Context) -
             _prepare_claim(spec, context)
         case RESOURCE_CLAIM_TEMPLATES.plural:
             _prepare_claim(spec.setdefault("spec", {}), context)
+        case DEVICE_TAINT_RULES.plural:
+            taint_rules.default_rule(spec, old["spec"] if old else None, context.now)
         case PODS.plural if old is None:
             pods.default_pod(obj)
         case NAMESPACES.plural if old is None:
@@ -99,7 +121,7 @@ def prepare(resource: Resource, obj: Json, old: Json | None, context: Context) -
             obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"].get("name")
         case _:
             pass  # the other kinds are kept as they came
-    if old is None and resource == RESOURCE_CLAIMS:
+    if old is None and resource in {RESOURCE_CLAIMS, DEVICE_TAINT_RULES}:
         obj["status"] = {}
     if old is not None and resource.plural in WITH_STATUS:
         obj["status"] = old.get("status", {})
@@ -115,6 +137,16 @@ def check(resource: Resource, obj: Json, old: Json | None, context: Context) -> 
     problems = Problems()
     spec: Any = obj.get("spec", {})
     _check_name(resource, obj, problems)
+    if old is not None:
+        _check_finalizers(obj, old, problems)
+    if resource == EVENTS:
+        events.check_event(obj, old, problems)
+    else:
+        _check_spec(resource, spec, old, context, problems)
+    raise_invalid(resource, obj, problems)
+
+
+def _check_spec(resource: Resource, spec: Any, old: Json | None, context: Context, problems: Problems) -> None:
     match resource.plural:
         case RESOURCE_SLICES.plural:
             slices.check_slice(spec, old["spec"] if old else None, context.features, problems)
@@ -125,17 +157,14 @@ def check(resource: Resource, obj: Json, old: Json | None, context: Context) -> 
             claims.check_claim(spec, "spec", problems, admin_allowed=context.admin_allowed)
         case RESOURCE_CLAIM_TEMPLATES.plural:
             claims.check_claim(spec["spec"], "spec.spec", problems, admin_allowed=context.admin_allowed)
-        case DEVICE_CLASSES.plural:
-            claims.check_class(spec, problems)
+        case DEVICE_CLASSES.plural | DEVICE_TAINT_RULES.plural:
+            SPEC_CHECKS[resource.plural](spec, problems)
         case PODS.plural if old is not None:
             pods.check_pod_update(spec, old["spec"], problems)
         case PODS.plural:
             pods.check_pod(spec, problems)
         case _:
             pass  # nodes and namespaces: the name is all that is checked
-    if old is not None:
-        _check_finalizers(obj, old, problems)
-    raise_invalid(resource, obj, problems)
 
 
 def check_status(resource: Resource, obj: Json, old: Json) -> None:
@@ -143,7 +172,17 @@ def check_status(resource: Resource, obj: Json, old: Json) -> None:
     problems = Problems()
     if resource == RESOURCE_CLAIMS:
         claims.check_claim_status(obj, old, problems)
+    elif resource == DEVICE_TAINT_RULES:
+        taint_rules.check_rule_status(obj.get("status", {}), problems)
     raise_invalid(resource, obj, problems)
+
+
+def refuse_uid(resource: Resource, old: Json, uid: str) -> NoReturn:
+    """ApiError 422 for an apply to another object of the same name."""
+    problems = Problems()
+    problems.invalid("metadata.uid", uid, "field is immutable")
+    raise_invalid(resource, old, problems)
+    raise AssertionError(uid)
 
 
 def raise_invalid(resource: Resource, obj: Json, problems: Problems) -> None:

@@ -102,6 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._answer(self._replace)
 
+    def do_PATCH(self) -> None:
+        self._answer(self._apply)
+
     def do_DELETE(self) -> None:
         self._answer(self._delete)
 
@@ -133,6 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
         if target.subresource == "status":
             return self.backend.replace_status(target.resource, body)
         return self.backend.replace(target.resource, body)
+
+    def _apply(self, target: _Target, body: Json) -> Json:
+        if target.subresource != "status" or self.headers.get("Content-Type") != "application/apply-patch+yaml":
+            raise ApiError(415, "UnsupportedMediaType", "of all patches, only the apply of a status is served here")
+        return self.backend.apply_status(target.resource, body, field_manager=target.query.get("fieldManager", ""))
 
     def _delete(self, target: _Target, body: Json) -> Json:
         given = body.get("preconditions") or {}

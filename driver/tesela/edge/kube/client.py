@@ -87,6 +87,11 @@ class KubeClient:
     def replace_status(self, resource: Resource, obj: Json) -> Json:
         return self._call("PUT", self._path_of(resource, obj, "status"), body=obj)
 
+    def apply_status(self, resource: Resource, obj: Json, *, field_manager: str) -> Json:
+        named = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+        query = {"fieldManager": field_manager, "force": "true"}
+        return self._call("PATCH", self._path_of(resource, obj, "status"), query, body=named)
+
     def delete(
         self,
         resource: Resource,
@@ -183,7 +188,8 @@ class KubeClient:
     def _send(self, method: str, url: str, body: Json | None, timeout: tuple[float, float]) -> HTTPResponse:
         headers = {
             "Accept": "application/json",
-            "Content-Type": "application/json",
+            # JSON is YAML; PATCH is only ever an apply
+            "Content-Type": "application/apply-patch+yaml" if method == "PATCH" else "application/json",
             "User-Agent": f"tesela/{__version__}",
         }
         if token := self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):

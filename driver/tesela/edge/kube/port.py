@@ -38,6 +38,8 @@ RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceS
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True)
 RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True)
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False)
+DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", False)
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event", True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,16 @@ class Kube(Protocol):
 
     def replace_status(self, resource: Resource, obj: Json) -> Json:
         """Replaces the status subresource only."""
+        ...
+
+    def apply_status(self, resource: Resource, obj: Json, *, field_manager: str) -> Json:
+        """Server-side apply of `obj`'s status (KEP-555), forced; returns the whole object.
+
+        `field_manager` then owns exactly the fields that `obj` names: those that it named before and does not now are
+        removed unless somebody else owns them too; fields of others stay. `obj` names itself and may name its
+        metadata.uid: another object of that name is refused (ApiError 422). ApiNotFound. Nothing is written where
+        nothing changes.
+        """
         ...
 
     def delete(
