@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 from tesela.plugin.deadline import Deadline
@@ -20,7 +21,8 @@ class _Job(Generic[T]):
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._done = threading.Event()
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        # In the context of its caller: log lines tell whose claim it is for.
+        threading.Thread(target=copy_context().run, args=(self._work,), name=name, daemon=True).start()
 
     def _work(self) -> None:
         try:

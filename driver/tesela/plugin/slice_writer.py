@@ -19,6 +19,7 @@ from tesela.core.publication import (
     lost_taints,
 )
 from tesela.edge.kube.port import RESOURCE_SLICES, Json, Kube
+from tesela.edge.telemetry.port import SILENT, Telemetry
 
 _REMEMBERED = 256  # more than one round of the largest node writes
 
@@ -36,8 +37,9 @@ class FieldsDroppedError(TeselaError):
 class SliceWriter:
     """Writes slices. `written` holds (name, resource version) of what it wrote, so that a watch can tell its echo."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, telemetry: Telemetry = SILENT) -> None:
         self._kube = kube
+        self._telemetry = telemetry
         self._counters_kept = False
         self.written: dict[tuple[str, str], None] = {}
 
@@ -69,6 +71,7 @@ class SliceWriter:
                 uid=action.uid or None,
                 resource_version=action.resource_version or None,
             )
+            self._telemetry.count_slice_write()
 
     def _put(self, obj: Json, *, proves: bool) -> None:
         """`proves`: that counters are kept here shows that they are kept everywhere."""
@@ -87,6 +90,7 @@ class SliceWriter:
             kept = self._kube.replace(RESOURCE_SLICES, obj)
         else:
             kept = self._kube.create(RESOURCE_SLICES, obj)
+        self._telemetry.count_slice_write()
         self._note(kept["metadata"]["name"], kept["metadata"]["resourceVersion"])
         counters, taints = lost_counters(obj, kept), lost_taints(obj, kept)
         if counters or taints:

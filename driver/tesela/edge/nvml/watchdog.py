@@ -11,6 +11,7 @@ any GPU, but NVML is not shut down beside it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -38,6 +39,7 @@ from tesela.edge.nvml.port import (
     RemappedRows,
 )
 from tesela.edge.nvml.worker import Worker
+from tesela.edge.telemetry.port import SILENT, Telemetry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,12 +83,13 @@ class WatchedNvml:
     """`inner` under a watchdog: every call returns or raises NvmlTimeout within `timeout_s`, plus its turn in line.
 
     That turn is at most `worker.LIMITS_IN_LINE` times as long, and only while those before it get on.
-    NvmlTimeout names the NVML function and the GPU. `shutdown` waits for calls inside NVML and refuses to run beside
-    one that does not return.
+    NvmlTimeout names the NVML function and the GPU. `telemetry` hears of every call that was made or put in line.
+    `shutdown` waits for calls inside NVML and refuses to run beside one that does not return.
     """
 
-    def __init__(self, inner: Nvml, timeout_s: float) -> None:
+    def __init__(self, inner: Nvml, timeout_s: float, telemetry: Telemetry = SILENT) -> None:
         self._inner = inner
+        self._telemetry = telemetry
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._quiet = threading.Condition(self._lock)
@@ -288,7 +291,17 @@ class WatchedNvml:
     def _watch(self, key: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         function = FUNCTIONS[call.__name__]
         with self._counted(key, function) as worker:
-            return worker.run(function, lambda: call(*args, **kwargs), self._timeout_s)
+            code: int | None = None
+            began_s = time.perf_counter()
+            try:
+                result = worker.run(function, lambda: call(*args, **kwargs), self._timeout_s)
+                code = codes.SUCCESS
+                return result
+            except NvmlError as error:
+                code = error.code
+                raise
+            finally:
+                self._telemetry.observe_nvml_call(function, code, time.perf_counter() - began_s)
 
     @contextmanager
     def _counted(self, key: str, function: str) -> Iterator[Worker]:

@@ -7,6 +7,7 @@ returns, and the rest of the step is not made). Which calls share a worker is de
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
@@ -31,8 +32,8 @@ class Job(Generic[R]):
     """
 
     __slots__ = (
-        *("cancelled", "done", "error", "finished", "function", "limit_s", "put_at", "result", "run", "started"),
-        *("started_at", "told"),
+        *("cancelled", "context", "done", "error", "finished", "function", "limit_s", "put_at", "result"),
+        *("run", "started", "started_at", "told"),
     )
 
     def __init__(self, function: str, run: Callable[[], R], limit_s: float) -> None:
@@ -45,6 +46,7 @@ class Job(Generic[R]):
         self.started = self.finished = self.told = False
         self.put_at, self.started_at = time.monotonic(), 0.0
         self.cancelled = False
+        self.context = contextvars.copy_context()  # whose claim it is for, which log lines tell
         self.result: R | None = None
         self.error: BaseException | None = None
 
@@ -154,10 +156,10 @@ class Worker:
                 job.started, job.started_at = True, time.monotonic()
                 self._current = job
             try:
-                job.result = job.run()
+                job.result = job.context.run(job.run)
             except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
                 job.error = error
-            self._tell_if_late(job, "succeeded" if job.error is None else f"failed: {job.error}")
+            job.context.run(self._tell_if_late, job, "succeeded" if job.error is None else f"failed: {job.error}")
             with self.lock:
                 job.finished, self._current = True, None
                 late, self.overdue = self.overdue, None

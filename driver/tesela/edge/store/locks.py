@@ -21,6 +21,7 @@ from typing import Final
 from tesela.core.errors import StateError, TryAgain
 from tesela.edge.store.files import explain, make_folder
 from tesela.edge.store.records import check_uid
+from tesela.edge.telemetry.port import SILENT, Telemetry
 
 _GPU_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _FIRST_PAUSE_S: Final = 0.0005
@@ -46,11 +47,14 @@ _in_process_guard = threading.Lock()
 class FileLock:
     """One lock, taken and released by one thread at a time; not reentrant. Made by `FileLocks`.
 
-    Two objects are one lock where their paths are equal, so `path` holds no symbolic link.
+    Two objects are one lock where their paths are equal, so `path` holds no symbolic link. `kind` is what `telemetry`
+    hears its waits under.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: str = "", telemetry: Telemetry = SILENT) -> None:
         self._path = path
+        self._kind = kind
+        self._telemetry = telemetry
         self._key = str(path)
         self._entry: _InProcess | None = None
         self._descriptor: int | None = None
@@ -72,7 +76,8 @@ class FileLock:
         """
         if self.held:
             raise StateError(f"{self._path} is taken already by this very object")
-        deadline_s = time.monotonic() + timeout_s
+        began_s = time.monotonic()
+        deadline_s = began_s + timeout_s
         entry = _enter(self._key)
         taken = False
         try:
@@ -87,6 +92,7 @@ class FileLock:
         finally:
             if not taken:
                 _leave(self._key, entry)
+            self._telemetry.observe_lock_wait(self._kind, time.monotonic() - began_s)
         if taken:
             self._entry = entry
         return taken
@@ -165,26 +171,35 @@ class FileLock:
 class FileLocks:
     """The locks under `state_dir`/locks. Each call makes a new object over the same lock."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, telemetry: Telemetry = SILENT) -> None:
         self._folder = Path(os.path.realpath(state_dir)) / "locks"
+        self._telemetry = telemetry
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of all locks lie."""
+        return self._folder
 
     def claim_lock(self, uid: str) -> FileLock:
         """Guards the record, the CDI file and the metadata files of one claim. ClaimRefused: not a UID."""
-        return FileLock(self._folder / f"claim-{check_uid(uid)}.lock")
+        return self._make(f"claim-{check_uid(uid)}", "claim")
 
     def gpu_lock(self, uuid: str) -> FileLock:
         """Guards the mode and the instances of one GPU."""
         if _GPU_UUID.fullmatch(uuid) is None:
             raise StateError(f"{uuid!r} is not the UUID of a GPU, so it cannot be locked")
-        return FileLock(self._folder / f"gpu-{uuid}.lock")
+        return self._make(f"gpu-{uuid}", "gpu")
 
     def publisher_lock(self) -> FileLock:
         """Its holder alone writes ResourceSlices."""
-        return FileLock(self._folder / "publisher.lock")
+        return self._make("publisher", "publisher")
 
     def roster_lock(self) -> FileLock:
         """Guards the roster, read to write."""
-        return FileLock(self._folder / "roster.lock")
+        return self._make("roster", "roster")
+
+    def _make(self, name: str, kind: str) -> FileLock:
+        return FileLock(self._folder / f"{name}.lock", kind, self._telemetry)
 
 
 @contextlib.contextmanager
