@@ -4,7 +4,8 @@ TeselaError
 ├── StartError          the process cannot work as it was started: say what to do, exit non-zero
 ├── ClaimRefused        this claim will not be served as it stands; retrying changes nothing
 ├── TryAgain            busy, away or slow: the same call may succeed later
-│   └── NvmlTimeout     an NVML call did not return in time (docs/invariants.md, 8)
+│   ├── NvmlTimeout     an NVML call did not return in time (docs/invariants.md, 8)
+│   └── NvmlReleased    NVML is closed for the operator's work on the GPU driver (`tesela release-gpu`)
 ├── StateError          a file of ours is unreadable or contradicts what lives
 │   └── OtherRelease    a file of ours is written by another release of tesela
 ├── DocumentError       a document from outside (config, policy, manifest) is malformed; names the field
@@ -40,6 +41,10 @@ class TryAgain(TeselaError):
 
 class NvmlTimeout(TryAgain):
     """An NVML call did not return within its watchdog's limit; its GPU is suspect."""
+
+
+class NvmlReleased(TryAgain):
+    """NVML is closed, so that the operator can work on the GPU driver or a GPU; the message says who asked for it."""
 
 
 class StateError(TeselaError):

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
-from tesela.core.errors import NvmlError, NvmlTimeout
+from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.event_set import CLOSE_TIMEOUT_S
@@ -48,6 +48,7 @@ NODE: Final = ""
 WEDGED_GPUS_THAT_WEDGE_THE_NODE: Final = 2
 EVENT_SET: Final = "the event set"
 SEVERAL: Final = "several NVML calls"
+_MOST_INITS: Final = 16
 
 
 class WatchedEventSet:
@@ -84,7 +85,7 @@ class WatchedNvml:
 
     That turn is at most `worker.LIMITS_IN_LINE` times as long, and only while those before it get on.
     NvmlTimeout names the NVML function and the GPU. `telemetry` hears of every call that was made or put in line.
-    `shutdown` waits for calls inside NVML and refuses to run beside one that does not return.
+    `shutdown` waits for calls inside NVML and refuses to run beside one that does not return. Between `release` and `reopen` NVML is closed and every call raises NvmlReleased.
     """
 
     def __init__(self, inner: Nvml, timeout_s: float, telemetry: Telemetry = SILENT) -> None:
@@ -97,6 +98,8 @@ class WatchedNvml:
         self._event_workers: list[Worker] = []
         self._uuids: dict[str, str] = {}
         self._on_change: Callable[[], None] = lambda: None
+        self._on_mismatch: Callable[[NvmlError], None] = lambda _error: None
+        self._released = ""
         self._inits = 0
         self._waiting = 0
         self._closing = False
@@ -104,6 +107,10 @@ class WatchedNvml:
     def listen(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` whenever a GPU or the node becomes wedged or is so no longer; it must not block."""
         self._on_change = on_change
+
+    def listen_for_mismatch(self, on_mismatch: Callable[[NvmlError], None]) -> None:
+        """Call `on_mismatch` when NVML says that it does not match the kernel module any more; it must not block."""
+        self._on_mismatch = on_mismatch
 
     def wedged_gpus(self) -> frozenset[str]:
         """UUIDs of the GPUs whose call has not returned in time, and still has not.
@@ -125,8 +132,48 @@ class WatchedNvml:
         with self._lock:
             self._inits += 1
 
+    @property
+    def is_open(self) -> bool:
+        """Whether NVML is initialized, and so holds the kernel module."""
+        return self._inits > 0
+
+    def release(self, sentence: str) -> None:
+        """Close NVML, or never open it: every call raises NvmlReleased with `sentence` until `reopen`.
+
+        NvmlTimeout: a call is still inside NVML. No further one begins; call again until it has returned.
+        """
+        with self._lock:
+            self._released = sentence
+            if not self._inits:
+                return
+        # Until NVML says that it is closed: an init or a shutdown that returned too late has done its work too.
+        for _ in range(_MOST_INITS):
+            try:
+                self._shut_down()
+            except NvmlError as error:
+                if error.code != codes.UNINITIALIZED:
+                    raise
+                break
+        with self._lock:
+            self._inits = 0
+        self._stop_waiters_of_the_last()
+
+    def reopen(self) -> None:
+        """nvmlInit after `release`; calls go through again. Errors as `init`: then NVML stays closed."""
+        if not self._inits:
+            with self._quiet:
+                worker = self._worker(NODE)
+            worker.run(FUNCTIONS["init"], self._inner.init, self._timeout_s)
+            with self._lock:
+                self._inits += 1
+        self._released = ""
+
     def shutdown(self) -> None:
         """nvmlShutdown. NvmlTimeout: a call is still inside NVML, so it was not called."""
+        if not (self._released and not self._inits):
+            self._shut_down()
+
+    def _shut_down(self) -> None:
         with self._quiet:
             self._closing = True
             try:
@@ -143,13 +190,14 @@ class WatchedNvml:
             # Its event sets are closed first, and a wait may take its time to end.
             limit_s = self._timeout_s + CLOSE_TIMEOUT_S
             worker.run(FUNCTIONS["shutdown"], self._inner.shutdown, limit_s)
+            with self._lock:
+                self._inits = max(self._inits - 1, 0)
             self._stop_waiters_of_the_last()
         finally:
             self._closing = False
 
     def _stop_waiters_of_the_last(self) -> None:
         with self._lock:
-            self._inits -= 1
             if self._inits:
                 return
             waiters, self._event_workers = self._event_workers, []
@@ -305,14 +353,20 @@ class WatchedNvml:
 
     @contextmanager
     def _counted(self, key: str, function: str) -> Iterator[Worker]:
-        """The worker of `key`, while `shutdown` waits. NvmlError: NVML is being shut down."""
+        """The worker of `key`, while `shutdown` waits. NvmlError: it is being shut down. NvmlReleased: it is closed."""
         with self._quiet:
+            if self._released:
+                raise NvmlReleased(self._released)
             worker = self._worker(key)
             if self._closing:
                 raise NvmlError(codes.UNINITIALIZED, function, "NVML is being shut down")
             self._waiting += 1
         try:
             yield worker
+        except NvmlError as error:
+            if error.code == codes.LIB_RM_VERSION_MISMATCH:
+                self._on_mismatch(error)
+            raise
         finally:
             with self._quiet:
                 self._waiting -= 1
