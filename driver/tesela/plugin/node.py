@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tesela.core.errors import NvmlError, TryAgain
-from tesela.core.model import GpuInstance, LivePartition
+from tesela.core.model import ClaimRef, GpuInstance, LivePartition
 from tesela.core.record import ClaimRecord
 from tesela.core.roster import KnownGpu
 from tesela.core.shape import Policy
@@ -15,8 +15,9 @@ from tesela.edge.host.host import Host
 from tesela.edge.host.nvidia_smi import NvidiaSmi
 from tesela.edge.kube.port import Kube
 from tesela.edge.nvml.port import Nvml
-from tesela.edge.store.locks import FileLocks, hold
+from tesela.edge.store.locks import FileLock, FileLocks, hold
 from tesela.edge.store.records import RecordStore
+from tesela.edge.telemetry.port import SILENT, Phase, Telemetry
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.lookout import Lookout
@@ -51,11 +52,20 @@ class Node:
     fabric_wait_s: float = 20.0
     api_retry_s: float = 5.0
     fabricless: set[str] = field(default_factory=set)
+    telemetry: Telemetry = SILENT
     mode_holds: ModeHolds = field(default_factory=ModeHolds)
 
     def within(self, deadline: Deadline) -> Node:
         """The same node, whose partitions begin no call of NVML after `deadline` (TryAgain)."""
         return replace(self, partitions=self.partitions.within(deadline))
+
+    @contextlib.contextmanager
+    def hold_claim(self, ref: ClaimRef, deadline: Deadline) -> Iterator[FileLock]:
+        """The claim's lock for the length of the block."""
+        with contextlib.ExitStack() as stack:
+            with self.telemetry.phase(Phase.CLAIM_LOCK):
+                lock = stack.enter_context(hold(self.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}"))
+            yield lock
 
     @contextlib.contextmanager
     def hold_gpus(self, gpu_uuids: Iterable[str], deadline: Deadline) -> Iterator[None]:
@@ -64,9 +74,10 @@ class Node:
         A boot or a module reload is noted before anybody works on a GPU.
         """
         with contextlib.ExitStack() as stack:
-            for uuid in sorted(set(gpu_uuids)):
-                stack.enter_context(hold(self.locks.gpu_lock(uuid), deadline.left_s, f"GPU {uuid}"))
-                self.lookout.catch_up(uuid)
+            with self.telemetry.phase(Phase.GPU_LOCK):
+                for uuid in sorted(set(gpu_uuids)):
+                    stack.enter_context(hold(self.locks.gpu_lock(uuid), deadline.left_s, f"GPU {uuid}"))
+                    self.lookout.catch_up(uuid)
             yield
 
     def list_instances(self, known: KnownGpu) -> tuple[GpuInstance, ...]:

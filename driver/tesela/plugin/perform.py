@@ -18,6 +18,7 @@ from tesela.core.prepare import MakePartition, PlannedDevice, PreparePlan, UsePa
 from tesela.core.preparing import render_preparing
 from tesela.core.record import ClaimRecord, ClaimState, PartitionState, RecordedDevice
 from tesela.core.release import find_grant, find_own_grant
+from tesela.edge.telemetry.port import Phase
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.mig_mode import switch_mig_mode
 from tesela.plugin.node import Node
@@ -37,20 +38,22 @@ def perform(
     others = tuple(other for other in records if other.claim.uid != plan.claim.uid)
     _check_used(node, plan, others)
     if plan.has_effects:
-        node.records.write(record, synced=False)
+        _write_record(node, record, synced=False)
     effects = deadline.halve() if plan.has_effects else deadline  # the other half is for undoing them
     try:
         for switch in plan.switches:
-            with node.mode_holds.noting(switch.known.gpu.uuid):
+            with node.telemetry.phase(Phase.MODE), node.mode_holds.noting(switch.known.gpu.uuid):
                 switch_mig_mode(node.nvml, node.host, switch, plan.claim, effects)
         record = _make_partitions(node.within(effects), plan, record, others)
         for device in record.devices:
             if device.time_slice is not None:
                 effects.check(f"the time slice of GPU {device.gpu_uuid}")
-                node.nvidia_smi.set_time_slice(device.gpu_uuid, device.time_slice)
+                with node.telemetry.phase(Phase.TIME_SLICE):
+                    node.nvidia_smi.set_time_slice(device.gpu_uuid, device.time_slice)
         prepared = _as_prepared(record)
-        answer = node.workload.write(prepared, effects)
-        node.records.write(prepared)
+        with node.telemetry.phase(Phase.FILES):
+            answer = node.workload.write(prepared, effects)
+        _write_record(node, prepared)
     except TeselaError as error:
         undone = _roll_back(node, record, deadline, written=plan.has_effects)
         if isinstance(error, NvmlError):
@@ -88,14 +91,20 @@ def _make_partitions(
             devices[position] = _with_live(devices[position], live)
     made = replace(record, devices=tuple(devices))
     if made != record:
-        node.records.write(made, synced=False)
+        _write_record(node, made, synced=False)
     return made
+
+
+def _write_record(node: Node, record: ClaimRecord, *, synced: bool = True) -> None:
+    with node.telemetry.phase(Phase.RECORD):
+        node.records.write(record, synced=synced)
 
 
 def _create(node: Node, ref: ClaimRef, planned: PlannedDevice, action: MakePartition) -> LivePartition:
     uuid = planned.known.gpu.uuid
     try:
-        return node.partitions.create(uuid, action.profile, action.placement)
+        with node.telemetry.phase(Phase.CREATE):
+            return node.partitions.create(uuid, action.profile, action.placement)
     except NvmlError as error:
         raise TryAgain(
             f"claim {ref.namespace}/{ref.name}: device {planned.result.device}: NVML does not make "

@@ -27,7 +27,7 @@ from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.kube.retry import with_retries
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.watchdog import together
-from tesela.edge.store.locks import hold
+from tesela.edge.telemetry.port import Phase
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.perform import perform
@@ -53,7 +53,7 @@ class _Request:
 def prepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
     """The claim's devices, prepared and on record. ClaimRefused, TryAgain or StateError carry a sentence."""
     node = node.within(deadline)
-    with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}") as lock:
+    with node.hold_claim(ref, deadline) as lock:
         try:
             return _prepare_in_rounds(node, ref, deadline)
         finally:
@@ -64,11 +64,13 @@ def prepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[Prepar
 def _prepare_in_rounds(node: Node, ref: ClaimRef, deadline: Deadline) -> tuple[PreparedDevice, ...]:
     """Another round where one found that less lives than the records say, and noted it."""
     for _ in range(_ROUNDS):
-        record = read_or_rebuild(node, ref, deadline)
+        with node.telemetry.phase(Phase.READ_RECORD):
+            record = read_or_rebuild(node, ref, deadline)
         request = None if record is not None and _may_answer(node, record) else _get_request(node, ref, deadline)
         with naming(ref, _list_devices(record, request)):
             if request is not None:
-                _wait_for_fabric(node, request, deadline)
+                with node.telemetry.phase(Phase.FABRIC):
+                    _wait_for_fabric(node, request, deadline)
             answer = _prepare_locked(node, ref, record, request, deadline)
         if answer is not None:
             return answer
@@ -95,11 +97,12 @@ def _may_answer(node: Node, record: ClaimRecord) -> bool:
 def _get_request(node: Node, ref: ClaimRef, deadline: Deadline) -> _Request:
     """Read the claim from the API; its UID must be the kubelet's. Every config addressed to us must decode."""
     try:
-        obj = with_retries(
-            lambda: node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace),
-            threading.Event(),  # nothing ends these waits early: a stop waits longer than `api_retry_s` for its calls
-            min(node.api_retry_s, deadline.left_s),
-        )
+        with node.telemetry.phase(Phase.READ_CLAIM):
+            obj = with_retries(
+                lambda: node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace),
+                threading.Event(),  # nothing ends these waits early: a stop waits longer than `api_retry_s` for them
+                min(node.api_retry_s, deadline.left_s),
+            )
     except ApiNotFound as error:
         raise ClaimRefused(f"claim {ref.namespace}/{ref.name} is not in the API any more; delete its pod") from error
     uid = obj.get("metadata", {}).get("uid")
@@ -121,12 +124,14 @@ def _prepare_locked(
 ) -> tuple[PreparedDevice, ...] | None:
     """None: less lives than the records say. The claim's own record is *preparing* then."""
     gpu_uuids = set(record.gpu_uuids if record else ()) | {one.gpu_uuid for one in (request.wanted if request else ())}
-    node.gate.wait(gpu_uuids, deadline)
+    with node.telemetry.phase(Phase.RECOVERY):
+        node.gate.wait(gpu_uuids, deadline)
     with node.hold_gpus(gpu_uuids, deadline):
         record = node.records.read(ref.uid)
         if record is not None and _may_answer(node, record):
             if node.lives(record):
-                return node.workload.write(record, deadline)
+                with node.telemetry.phase(Phase.FILES):
+                    return node.workload.write(record, deadline)
             log.warning("claim %s: a partition of it is gone; it is made again", ref)
             record = render_lost(record)
             node.records.write(record)
@@ -143,7 +148,8 @@ def _prepare_anew(
 ) -> tuple[PreparedDevice, ...] | None:
     ref = request.claim.ref
     try:
-        views = {one.gpu_uuid: _look(node, one.gpu_uuid, request.wanted, deadline) for one in request.wanted}
+        with node.telemetry.phase(Phase.LOOK):
+            views = {one.gpu_uuid: _look(node, one.gpu_uuid, request.wanted, deadline) for one in request.wanted}
     except NvmlError as error:
         raise TryAgain(
             f"claim {ref.namespace}/{ref.name}: its GPU does not answer: {error}; the kubelet tries again by itself"
@@ -151,8 +157,9 @@ def _prepare_anew(
     emptied = [view for view in views.values() if node.lookout.note_if_emptied(view.known, view.instances)]
     if emptied:
         return None  # a reset that nobody noticed: what is made must be of the generation after it
-    records, damaged = list_holders(node)
-    plan = plan_prepare(request.claim, request.wanted, request.configs, views, records, damaged, held)
+    with node.telemetry.phase(Phase.PLAN):
+        records, damaged = list_holders(node)
+        plan = plan_prepare(request.claim, request.wanted, request.configs, views, records, damaged, held)
     return perform(node, replace(plan, grants=grants), records, deadline)
 
 

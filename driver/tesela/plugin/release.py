@@ -17,6 +17,7 @@ from tesela.core.record import ClaimRecord, ClaimState, Grant, PartitionState, R
 from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_release, render_remnant
 from tesela.core.roster import KnownGpu
 from tesela.edge.nvml import codes
+from tesela.edge.telemetry.port import Phase
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.holders import describe_partition_holders
 from tesela.plugin.node import Node
@@ -74,7 +75,8 @@ def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
         for device in record.devices
     )
     marked = replace(record, state=ClaimState.UNPREPARING, devices=devices)
-    node.records.write(marked, synced=False)
+    with node.telemetry.phase(Phase.RECORD):
+        node.records.write(marked, synced=False)
     return marked
 
 
@@ -178,7 +180,8 @@ def _destroy(node: Node, device: RecordedDevice, live: LivePartition) -> None:
         gpu_uuid=live.gpu_uuid, profile_id=live.profile_id, placement=live.placement, gi_id=live.gi_id
     )
     try:
-        node.partitions.destroy(instance)
+        with node.telemetry.phase(Phase.DESTROY):
+            node.partitions.destroy(instance)
     except NvmlError as error:
         if error.code != codes.IN_USE:
             raise

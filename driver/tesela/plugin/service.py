@@ -9,6 +9,7 @@ from typing import TypeVar
 from tesela.core.errors import TeselaError
 from tesela.core.model import ClaimRef, Refusal
 from tesela.edge.kubelet.port import PrepareResult
+from tesela.edge.telemetry.work import Verb, working_on
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.prepare import prepare_claim
@@ -27,19 +28,26 @@ class ClaimService:
 
     def prepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, PrepareResult]:
         deadline = Deadline.after(deadline_s)
-        return {ref.uid: self._attempt("prepare", ref, deadline, prepare_claim) for ref in claims}
+        return {ref.uid: self._attempt(Verb.PREPARE, ref, deadline, prepare_claim) for ref in claims}
 
     def unprepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, str | None]:
         deadline = Deadline.after(deadline_s)
-        outcomes = {ref.uid: self._attempt("unprepare", ref, deadline, unprepare_claim) for ref in claims}
+        outcomes = {ref.uid: self._attempt(Verb.UNPREPARE, ref, deadline, unprepare_claim) for ref in claims}
         return {uid: outcome.message if isinstance(outcome, Refusal) else None for uid, outcome in outcomes.items()}
 
     def _attempt(
-        self, verb: str, ref: ClaimRef, deadline: Deadline, act: Callable[[Node, ClaimRef, Deadline], T]
+        self, verb: Verb, ref: ClaimRef, deadline: Deadline, act: Callable[[Node, ClaimRef, Deadline], T]
     ) -> T | Refusal:
         """One claim's fault is its own, a fault of ours too: the pod's other claims are served all the same."""
+        with working_on(verb, ref):
+            return self._serve(verb, ref, deadline, act)
+
+    def _serve(
+        self, verb: Verb, ref: ClaimRef, deadline: Deadline, act: Callable[[Node, ClaimRef, Deadline], T]
+    ) -> T | Refusal:
         try:
-            return act(self._node, ref, deadline)
+            with self._node.telemetry.operation():
+                return act(self._node, ref, deadline)
         except TeselaError as error:
             message = _sentence(ref, error)
             log.warning("%s refused: %s", verb, message)

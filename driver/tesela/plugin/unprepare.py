@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from tesela.core.model import ClaimRef
-from tesela.edge.store.locks import hold
+from tesela.edge.telemetry.port import Phase
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.rebuild import read_or_rebuild
@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 def unprepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> None:
     """Give everything of the claim back. Raises a TeselaError with a sentence; calling again goes on from there."""
     node = node.within(deadline)
-    with hold(node.locks.claim_lock(ref.uid), deadline.left_s, f"claim {ref}") as lock:
-        record = read_or_rebuild(node, ref, deadline)
+    with node.hold_claim(ref, deadline) as lock:
+        with node.telemetry.phase(Phase.READ_RECORD):
+            record = read_or_rebuild(node, ref, deadline)
         with naming(ref, (device.device for device in record.devices) if record is not None else ()):
             if record is not None:
                 give_back(node, mark_unpreparing(node, record), deadline)
