@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from tesela.core.geometry import overlap
 from tesela.core.model import Placement
 
 TAINT_PREFIX: Final = "gpu.nvidia.com/"
+
+Place: TypeAlias = tuple[str, Placement | None]
+"""A GPU's UUID, and a placement of it or None for all of it."""
+Rank: TypeAlias = tuple[str, tuple[int, int], str]
+"""What findings are sorted by, and known by: GPU UUID, placement (whole GPU first), signal."""
 
 
 class HealthState(StrEnum):
@@ -44,6 +49,31 @@ class Evidence(StrEnum):
     PERSON = "person"
 
 
+class Counted(StrEnum):
+    """What a signal's threshold is held against.
+
+    EVENTS: how often it was seen since its finding began. VOLATILE: a counter since the driver was loaded or the GPU
+    was reset. AGGREGATE: a counter of the board's life. STATE: a condition that is so, or is not.
+    """
+
+    EVENTS = "events"
+    VOLATILE = "volatile"
+    AGGREGATE = "aggregate"
+    STATE = "state"
+
+
+class Reach(StrEnum):
+    """Which devices of a GPU a finding concerns: all, the whole GPU alone, or the partitions alone."""
+
+    ALL = "all"
+    WHOLE = "whole"
+    PARTITIONS = "partitions"
+
+    def covers(self, placement: Placement | None) -> bool:
+        """Whether a device at `placement` (None: the whole GPU) is of that kind."""
+        return self is Reach.ALL or (self is Reach.WHOLE) == (placement is None)
+
+
 class Effect(StrEnum):
     """What a taint does (resource.k8s.io/v1 DeviceTaintEffect). NO_EXECUTE deletes pods without regard to budgets."""
 
@@ -57,17 +87,28 @@ class Signal:
     """One row of the table.
 
     `name` is unique and what an operator writes (`xid-48`, `ecc-uncorrected-volatile`). `key` is the taint's, without
-    prefix. `threshold` is the least reading, or the least number of events, that counts. HEALTHY as `state` means that
-    the signal is counted and shown, and condemns nothing. `source` says where the rule comes from.
+    prefix, `value` its value where the finding has none of its own. `meaning` says what it is and `remedy` what to do.
+    `threshold` is the least reading, or the least number of events, that counts; `counted` says of what. HEALTHY as
+    `state` means that the signal is counted and shown, and condemns nothing. `source` says where the rule comes from.
     """
 
     name: str
     key: str
+    value: str
+    meaning: str
+    remedy: str
     state: HealthState
     evidence: Evidence
     source: str
+    counted: Counted
     threshold: int = 1
     effect: Effect = Effect.NO_SCHEDULE
+    reach: Reach = Reach.ALL
+
+
+def rank(gpu_uuid: str, placement: Placement | None, signal: str) -> Rank:
+    """The rank of a finding of `signal` there."""
+    return (gpu_uuid, (-1, 0) if placement is None else (placement.start, placement.size), signal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +116,10 @@ class Finding:
     """A signal seen on `gpu_uuid`, on all of it or on `placement` alone.
 
     `reason` is the taint's value: at most 63 label characters. `message` is the sentence for people. `since_s` and
-    `last_s` are Unix seconds of the first and the last time it was seen, `count` how often. `boot_id`, `epoch` and
-    `generation` are the node's boot, the roster's epoch and the GPU's generation when it was first seen: what recovery
-    is told by.
+    `last_s` are Unix seconds of the first and the last time it was seen, `count` how often, or what a counter read at
+    most. `state` is HEALTHY while a signal is only counted. `boot_id`, `epoch` and `generation` are the node's boot,
+    the roster's epoch and the GPU's generation when it was first seen: what recovery is told by; "" and 0 where the
+    roster did not know the GPU yet.
     """
 
     signal: str
@@ -95,6 +137,17 @@ class Finding:
     boot_id: str
     epoch: str
     generation: int
+    reach: Reach = Reach.ALL
+
+    @property
+    def place(self) -> Place:
+        """What it lies on."""
+        return (self.gpu_uuid, self.placement)
+
+    @property
+    def rank(self) -> Rank:
+        """What it is known by: no two findings of a node share one."""
+        return rank(self.gpu_uuid, self.placement, self.signal)
 
     @property
     def taint_key(self) -> str:
@@ -104,18 +157,42 @@ class Finding:
     def concerns(self, gpu_uuid: str, placement: Placement | None) -> bool:
         """Whether a device at `placement` of that GPU (None: the whole GPU) suffers from it.
 
-        A fault of the parent reaches its partitions; one of a partition reaches what overlaps it, the whole GPU too.
+        A fault of the parent reaches its partitions; one of a partition reaches what overlaps it, the whole GPU too;
+        both only the devices that its `reach` allows.
         """
-        if gpu_uuid != self.gpu_uuid:
+        if gpu_uuid != self.gpu_uuid or not self.reach.covers(placement):
             return False
         return self.placement is None or placement is None or overlap(self.placement, placement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clearance:
+    """A person took a finding back (`tesela health clear`): why, who and when (Unix seconds).
+
+    `count` is what a counter had read: it counts again only above that, because counters do not fall when a person is
+    content. It is kept until the signal is found there again, or a reset sets the counter back.
+    """
+
+    signal: str
+    gpu_uuid: str
+    placement: Placement | None
+    count: int
+    reason: str
+    who: str
+    at_s: int
+
+    @property
+    def rank(self) -> Rank:
+        """As `Finding.rank`: that of the finding taken back."""
+        return rank(self.gpu_uuid, self.placement, self.signal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHealth:
-    """All findings of a node, in a fixed order: by GPU UUID, placement (whole GPU first), signal."""
+    """All findings of a node, and what persons took back, each in a fixed order: by `rank`."""
 
     findings: tuple[Finding, ...] = ()
+    clearances: tuple[Clearance, ...] = ()
 
     def find(self, gpu_uuid: str, placement: Placement | None) -> tuple[Finding, ...]:
         """The findings that concern a device, the worst first, then the oldest."""
@@ -135,8 +212,10 @@ ALL_HEALTHY: Final = NodeHealth()
 class HealthChange:
     """One change of one GPU or partition, for those who tell others: events, logs, metrics.
 
-    `added` and `removed` are the findings that came and went together; `before` and `after` the worst states of the
-    device itself.
+    `added` and `removed` are the findings that came and went together; one that got worse or better is in both, as it
+    was and as it is. Signals that are only counted are in neither. `before` and `after` are the worst states of what
+    lies on the device itself and, for a partition, on its GPU. `cause` says why findings went where a person took them
+    back; "" otherwise.
     """
 
     gpu_uuid: str
@@ -145,3 +224,4 @@ class HealthChange:
     after: HealthState
     added: tuple[Finding, ...] = ()
     removed: tuple[Finding, ...] = ()
+    cause: str = ""

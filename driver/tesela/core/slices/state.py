@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tesela.core.geometry import overlap
+from tesela.core.health.model import ALL_HEALTHY, NodeHealth, Reach
 from tesela.core.model import LivePartition, Placement
 from tesela.core.record import ClaimRecord
 from tesela.core.roster import Roster
@@ -37,7 +38,8 @@ class Taint:
 class Fence:
     """A taint for every device of a GPU that touches `placement`; None is the whole grid, so every device.
 
-    `key` is a qualified name, `value` a label value (63 characters at most).
+    `key` is a qualified name, `value` a label value (63 characters at most). `shape` narrows it to the whole GPU, or to
+    its partitions.
     """
 
     gpu_uuid: str
@@ -45,6 +47,7 @@ class Fence:
     key: str
     value: str
     effect: str = NO_SCHEDULE
+    shape: Reach = Reach.ALL
 
     @property
     def taint(self) -> Taint:
@@ -53,7 +56,7 @@ class Fence:
 
     def covers(self, gpu_uuid: str, placement: Placement | None) -> bool:
         """Whether a device at `placement` of that GPU (None: the whole GPU) is fenced."""
-        if gpu_uuid != self.gpu_uuid:
+        if gpu_uuid != self.gpu_uuid or not self.shape.covers(placement):
             return False
         return self.placement is None or placement is None or overlap(self.placement, placement)
 
@@ -72,6 +75,7 @@ class PoolState:
     live: tuple[LivePartition, ...] = ()
     records: tuple[ClaimRecord, ...] = ()
     fences: tuple[Fence, ...] = ()
+    health: NodeHealth = ALL_HEALTHY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
