@@ -22,6 +22,7 @@ from tesela.core.publication import CreateSlice, NodeRef, is_complete, plan_publ
 from tesela.core.slices.pool import Pool, render_pool
 from tesela.core.slices.state import ApiAbilities, Json, PoolState, is_split_version
 from tesela.edge.kube.port import NODES, RESOURCE_SLICES, Kube, WatchEvent
+from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.slice_writer import FieldsDroppedError, SliceWriter
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Publisher:
         lock: PublisherLock,
         times: PublishTimes = PublishTimes(),
         clock: Callable[[], float] = time.monotonic,
+        telemetry: Telemetry = SILENT,
     ) -> None:
         self.published = threading.Event()
         self._kube = kube
@@ -92,12 +94,13 @@ class Publisher:
         self._lock = lock
         self._times = times
         self._clock = clock
-        self._writer = SliceWriter(kube)
+        self._writer = SliceWriter(kube, telemetry)
         self._selector = f"spec.driver={DRIVER_NAME},spec.nodeName={node_name}"
         self._held = False
         self._node_uid = ""
         self._abilities: ApiAbilities | None = None
         self._last: Pool | None = None
+        self._last_state: PoolState | None = None
         self._repairs = RepairPace(times)
         self._stop = threading.Event()
         self._woken = threading.Event()
@@ -109,6 +112,23 @@ class Publisher:
     def remarks(self) -> tuple[str, ...]:
         """Sentences on what the last published pool leaves out, and why."""
         return self._last.remarks if self._last else ()
+
+    @property
+    def last_pool(self) -> Pool | None:
+        """The pool as last published, None before that, and where another process holds the lock."""
+        return self._last
+
+    @property
+    def last_state(self) -> PoolState | None:
+        """What the last round rendered from, None before the first one and where another process holds the lock."""
+        return self._last_state
+
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence; None while all is well or once it was stopped."""
+        if self._stop.is_set():
+            return None
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        return f"the thread {dead[0]} has ended" if dead else None
 
     def start(self) -> None:
         """Starts publishing in the background."""
@@ -149,7 +169,8 @@ class Publisher:
             if not self.published.is_set() and is_complete(self._list(), self._node_name):
                 self.published.set()
             return Round.NOT_HOLDER
-        outcome = self._reconcile(self._state(), self._list())
+        self._last_state = state = self._state()
+        outcome = self._reconcile(state, self._list())
         if outcome is not Round.POSTPONED:
             self.published.set()
         return outcome

@@ -111,6 +111,7 @@ def set_aside_and_write(node: Node, record: ClaimRecord) -> None:
 def _replace(node: Node, record: ClaimRecord) -> None:
     aside = node.records.set_aside(record.claim.uid)
     node.records.write(record)
+    node.telemetry.count_record_set_aside()
     log.warning("claim %s: its record was damaged and is rebuilt; the old file is kept as %s", record.claim, aside)
 
 

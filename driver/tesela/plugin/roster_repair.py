@@ -16,13 +16,21 @@ from tesela.edge.kube.port import RESOURCE_SLICES, Kube
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
+from tesela.edge.telemetry.port import SILENT, Telemetry
 
 log = logging.getLogger(__name__)
 
 _LOCK_TIMEOUT_S = 10.0
 
 
-def repair_roster(store: RosterStore, records: RecordStore, locks: FileLocks, kube: Kube, node_name: str) -> None:
+def repair_roster(
+    store: RosterStore,
+    records: RecordStore,
+    locks: FileLocks,
+    kube: Kube,
+    node_name: str,
+    telemetry: Telemetry = SILENT,
+) -> None:
     """Rebuild the roster where it is damaged. StartError says what to do where that cannot be."""
     with hold(locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"):
         try:
@@ -31,6 +39,7 @@ def repair_roster(store: RosterStore, records: RecordStore, locks: FileLocks, ku
             raise StartError(str(error)) from error
         except StateError as error:
             _rebuild(store, records, kube, node_name, error)
+            telemetry.count_record_set_aside()
 
 
 def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: str, damage: StateError) -> None:

@@ -22,8 +22,9 @@ from urllib3.exceptions import HTTPError, ProtocolError
 
 from tesela import __version__
 from tesela.core.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
-from tesela.edge.kube.paths import collection_path, namespace_of, object_path
+from tesela.edge.kube.paths import collection_path, name_request, namespace_of, object_path
 from tesela.edge.kube.port import Json, ObjectList, Resource, WatchEvent
+from tesela.edge.telemetry.port import SILENT, Telemetry
 
 POOL_SIZE = 20  # 16 workers and a few watches, each with a connection that stays open
 PAGE_SIZE = 500
@@ -33,14 +34,25 @@ WATCH_SLACK_S = 5.0  # the server ends a watch itself; only a dead connection ne
 
 
 class KubeClient:
-    """`Kube` on a real API server. Safe for many threads; `close` ends every watch and every later call."""
+    """`Kube` on a real API server. Safe for many threads; `close` ends every watch and every later call.
 
-    def __init__(self, configuration: Configuration, *, timeout_s: float = 10.0, page_size: int = PAGE_SIZE) -> None:
+    `telemetry` hears of every request and of how it was answered.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        timeout_s: float = 10.0,
+        page_size: int = PAGE_SIZE,
+        telemetry: Telemetry = SILENT,
+    ) -> None:
         configuration.connection_pool_maxsize = POOL_SIZE
         self._configuration = configuration
         self._rest = RESTClientObject(configuration)
         self._timeout_s = timeout_s
         self._page_size = page_size
+        self._telemetry = telemetry
         self._lock = Lock()
         self._watches: set[HTTPResponse] = set()
         self._closed = False
@@ -175,15 +187,20 @@ class KubeClient:
         if self._closed:
             raise ApiUnavailable(0, "Closed", f"{method} {path}: this client is closed")
         url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        code = 0
         try:
             try:
-                return self._send(method, url, body, timeout)
+                response = self._send(method, url, body, timeout)
             except ProtocolError:
                 if method != "GET":
                     raise
-                return self._send(method, url, body, timeout)
+                response = self._send(method, url, body, timeout)
+            code = response.status
+            return response
         except (HTTPError, OSError) as error:
             raise _unavailable(method, path, error) from error
+        finally:
+            self._telemetry.observe_api_request(*name_request(method, path, query or ()), code)
 
     def _send(self, method: str, url: str, body: Json | None, timeout: tuple[float, float]) -> HTTPResponse:
         headers = {

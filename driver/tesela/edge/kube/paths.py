@@ -5,10 +5,30 @@ Pure text: nothing here may open a connection or know a kind's fields.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Final
 from urllib.parse import quote
 
 from tesela.core.errors import ApiError
 from tesela.edge.kube.port import Json, Resource
+
+_VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def name_request(method: str, path: str, query: Collection[str]) -> tuple[str, str]:
+    """Verb and resource of a request in RBAC's words, as `update`, `resourceclaims/status`; `query` is its keys.
+
+    What lies outside the resources is named by its first word, as `get`, `version`.
+    """
+    words = path.strip("/").split("/")
+    scoped = {"api": words[2:], "apis": words[3:]}.get(words[0], [])
+    if not scoped:
+        return method.lower(), words[0]
+    if scoped[0] == "namespaces" and len(scoped) > 2:
+        scoped = scoped[2:]
+    plural, name, subresource = (*scoped, "", "")[:3]
+    read = "watch" if "watch" in query else "get" if name else "list"
+    return _VERBS.get(method, read), f"{plural}/{subresource}" if subresource else plural
 
 
 def collection_path(resource: Resource, namespace: str | None) -> str:
