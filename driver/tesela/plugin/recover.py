@@ -7,15 +7,17 @@ its owner: two driver processes may overlap. Prepare waits for the recovery of i
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tesela.core.errors import TeselaError
+from tesela.core.errors import TeselaError, TryAgain
 from tesela.core.record import ClaimRecord, ClaimState
 from tesela.core.release import is_stale, render_lost
+from tesela.core.sweep import is_claim_uid
+from tesela.edge.store.locks import FileLock
 from tesela.edge.store.records import UnreadableRecord
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
@@ -25,7 +27,10 @@ from tesela.plugin.release import release_device, settle
 log = logging.getLogger(__name__)
 
 _CLAIM_TIMEOUT_S = 60.0
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class InHand(TryAgain):
+    """Somebody works on the claim, or has ended it meanwhile."""
 
 
 class Recovery:
@@ -33,6 +38,7 @@ class Recovery:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._guard = threading.Lock()  # of `_threads`
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -54,15 +60,20 @@ class Recovery:
             thread = threading.Thread(
                 target=self._recover_all, args=(claims, done), name=f"recover-{gpu_uuid}", daemon=True
             )
-            self._threads.append(thread)
-            thread.start()
+            with self._guard:
+                self._threads.append(thread)
+                thread.start()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for all of it."""
+    def join(self, timeout_s: float) -> bool:
+        """Wait for all of it; False where that takes longer."""
         deadline = Deadline.after(timeout_s)
-        for thread in self._threads:
+        with self._guard:
+            threads = tuple(self._threads)
+        for thread in threads:
             thread.join(deadline.left_s)
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        with self._guard:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            return not self._threads
 
     def _recover_all(self, records: list[ClaimRecord], done: threading.Event) -> None:
         try:
@@ -77,17 +88,11 @@ def recover_claim(node: Node, claim_uid: str) -> bool:
 
     False where it was not done, or not needed: somebody has the claim in hand, or it has no record any more.
     """
-    lock = node.locks.claim_lock(claim_uid)
-    if not lock.acquire(0):
-        log.info("claim %s is in the hands of %s; left to it", claim_uid, lock.get_holder())
-        return False
     try:
-        record = node.records.read(claim_uid)
-        if record is None:
-            return False
-        with node.hold_gpus(record.gpu_uuids, Deadline.after(_CLAIM_TIMEOUT_S)):
-            _recover_locked(node, record, Deadline.after(_CLAIM_TIMEOUT_S))
-        return True
+        attempt_recovery(node, claim_uid)
+    except InHand as error:
+        log.info("claim %s is left to others: %s", claim_uid, error)
+        return False
     except TeselaError as error:
         log.warning("claim %s is not recovered yet: %s", claim_uid, error)
         return False
@@ -95,6 +100,27 @@ def recover_claim(node: Node, claim_uid: str) -> bool:
         # A fault of ours, met with one claim: the next ones of its GPU are recovered all the same.
         log.exception("claim %s is not recovered yet, which is a fault of the driver", claim_uid)
         return False
+    return True
+
+
+def attempt_recovery(node: Node, claim_uid: str) -> None:
+    """The same, but what cannot be done now is a TeselaError: InHand where others have the claim, or it has ended."""
+    with hold_claim(node, claim_uid):
+        record = node.records.read(claim_uid)
+        if record is None:
+            raise InHand("it has no record any more")
+        with node.hold_gpus(record.gpu_uuids, Deadline.after(_CLAIM_TIMEOUT_S)):
+            _recover_locked(node, record, Deadline.after(_CLAIM_TIMEOUT_S))
+
+
+@contextlib.contextmanager
+def hold_claim(node: Node, claim_uid: str) -> Iterator[FileLock]:
+    """The claim's lock for the length of the block. It is not waited for: InHand where somebody has it."""
+    lock = node.locks.claim_lock(claim_uid)
+    if not lock.acquire(0):
+        raise InHand(f"it is in the hands of {lock.get_holder()}")
+    try:
+        yield lock
     finally:
         lock.release()
 
@@ -175,29 +201,32 @@ def remove_orphan_files(node: Node) -> tuple[ClaimRecord, ...]:
     listing = node.records.list()
     known = {record.claim.uid for record in listing.records} | {damaged.uid for damaged in listing.unreadable}
     orphans = [claim_uid for claim_uid in node.workload.list_claims() if claim_uid not in known]
-    if foreign := [name for name in orphans if not _is_claim_uid(name)]:
+    if foreign := [name for name in orphans if not is_claim_uid(name)]:
         log.warning("left alone beside the files of claims, as no UID of a claim: %s", ", ".join(foreign))
     restored = [_remove_orphan(node, claim_uid) for claim_uid in orphans if claim_uid not in foreign]
     return tuple(record for record in restored if record is not None)
 
 
 def _remove_orphan(node: Node, claim_uid: str) -> ClaimRecord | None:
-    lock = node.locks.claim_lock(claim_uid)
     try:
-        if not lock.acquire(0) or node.records.path(claim_uid).exists():
-            return None
+        return remove_orphan(node, claim_uid)
+    except InHand:
+        return None
+    except TeselaError as error:
+        log.warning("files of claim %s stay: %s", claim_uid, error)
+        return None
+
+
+def remove_orphan(node: Node, claim_uid: str) -> ClaimRecord | None:
+    """Remove the files of one such claim, or restore its record, which is returned.
+
+    TeselaError where that cannot be done; InHand where somebody has the claim, or it has a record by now.
+    """
+    with hold_claim(node, claim_uid):
+        if node.records.path(claim_uid).exists():
+            raise InHand("it has a record")
         restored = restore_lost(node, claim_uid)
         if restored is None:
             node.workload.remove(claim_uid)
             log.warning("removed the files of claim %s, which has no record", claim_uid)
-    except TeselaError as error:
-        log.warning("files of claim %s stay: %s", claim_uid, error)
-        return None
-    finally:
-        lock.release()
-    return restored
-
-
-def _is_claim_uid(name: str) -> bool:
-    """Whether the API may have given this UID: 8-4-4-4-12 hexadecimal digits."""
-    return _UUID.fullmatch(name) is not None
+        return restored

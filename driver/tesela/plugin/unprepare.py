@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from tesela.core.model import ClaimRef
+from tesela.core.record import ClaimRecord
 from tesela.edge.telemetry.port import Phase
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
@@ -25,10 +26,17 @@ def unprepare_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> None:
     with node.hold_claim(ref, deadline) as lock:
         with node.telemetry.phase(Phase.READ_RECORD):
             record = read_or_rebuild(node, ref, deadline)
-        with naming(ref, (device.device for device in record.devices) if record is not None else ()):
-            if record is not None:
-                give_back(node, mark_unpreparing(node, record), deadline)
-            node.workload.remove(ref.uid)
-            node.records.remove(ref.uid)
+        unprepare_locked(node, ref, record, deadline)
         lock.discard()
     log.info("claim %s: unprepared%s", ref, "" if record is not None else " (it was not prepared here)")
+
+
+def unprepare_locked(node: Node, ref: ClaimRef, record: ClaimRecord | None, deadline: Deadline) -> None:
+    """The same with the claim's lock held and its record read."""
+    with naming(ref, (device.device for device in record.devices) if record is not None else ()):
+        if record is not None:
+            give_back(node, mark_unpreparing(node, record), deadline)
+        with node.telemetry.phase(Phase.FILES):
+            node.workload.remove(ref.uid)
+        with node.telemetry.phase(Phase.RECORD):
+            node.records.remove(ref.uid)

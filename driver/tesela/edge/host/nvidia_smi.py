@@ -7,6 +7,7 @@ library in front of any other.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ _LIBRARY_FOLDERS: Final = (
     "usr/local/nvidia/lib64",
 )
 _LIBRARY: Final = "libnvidia-ml.so.1"
+_INTERVAL: Final = re.compile(rf"\b({'|'.join(TimeSliceInterval)})\b", re.IGNORECASE)
 
 
 class NvidiaSmi:
@@ -50,7 +52,18 @@ class NvidiaSmi:
         self._run(("-i", gpu_uuid, "-c", "DEFAULT"), what)
         self._run(("compute-policy", "-i", gpu_uuid, "--set-timeslice", str(number)), what)
 
-    def _run(self, arguments: Sequence[str], what: str) -> None:
+    def get_time_slice(self, gpu_uuid: str) -> str | None:
+        """The interval in force on a whole GPU (a name of `TimeSliceInterval`), None where the program does not tell.
+
+        Its table of compute policies is meant for people and documented nowhere, so the answer counts where exactly one
+        of the four words stands in it. TryAgain as above.
+        """
+        said = self._run(("compute-policy", "-i", gpu_uuid, "-l"), f"read the time slice of GPU {gpu_uuid}")
+        words = {word.capitalize() for word in _INTERVAL.findall(said)}
+        return words.pop() if len(words) == 1 else None
+
+    def _run(self, arguments: Sequence[str], what: str) -> str:
+        """What the program said."""
         program = self._find_program(what)
         command = f"{program.name} {' '.join(arguments)}"
         try:
@@ -79,6 +92,7 @@ class NvidiaSmi:
                 f"cannot {what}: `{command}` ended with {process.returncode} and said: {said}; try it on the host, the "
                 "kubelet tries again by itself"
             )
+        return output
 
     def _find_program(self, what: str) -> Path:
         if self._path is not None:
