@@ -2,7 +2,7 @@
 
 Each lock is a lock of this process, by path, and a flock on a file. A flock belongs to an open file, so it ends with
 its process however that dies. A lock's file may be unlinked by its holder; who waited for the old file notices by the
-inode and starts over. Order of taking: claim, then GPUs in ascending UUID order, then the roster; publisher alone.
+inode and starts over. Order of taking: claim, then GPUs in ascending UUID order, then the roster, then health; publisher alone.
 """
 
 from __future__ import annotations
@@ -197,6 +197,10 @@ class FileLocks:
     def roster_lock(self) -> FileLock:
         """Guards the roster, read to write."""
         return self._make("roster", "roster")
+
+    def released_lock(self) -> FileLock:
+        """Guards `released.json`, read to write."""
+        return self._make("released", "released")
 
     def _make(self, name: str, kind: str) -> FileLock:
         return FileLock(self._folder / f"{name}.lock", kind, self._telemetry)
