@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tesela.core.errors import DocumentError, StartError
+from tesela.core.health.model import Effect, Evidence, HealthState
 from tesela.core.model import Shape
 from tesela.core.shape import Policy, PolicyRule
 from tesela.edge.documents.policy import decode_policy, read_policy
@@ -47,6 +48,14 @@ def test_a_policy():
         ("version: 1\nrules: [{mode: whole, allowedProfiles: [1g.5gb]}]", "rules[0]: allowedProfiles has no meaning"),
         ("version: 1\nrules: [{mode: static, allowedProfiles: [1]}]", "rules[0].allowedProfiles[0]: "),
         ("version: 1\nrules: [", "line 2"),
+        ("version: 1\nhealth: {signals: [{signal: xid-48}]}", "health.signals[0]: nothing is changed"),
+        ("version: 1\nhealth: {signals: [{signal: xid-x, state: healthy}]}", "health.signals[0].signal: there is no"),
+        ("version: 1\nhealth: {signals: [{signal: xid-48, state: gone}]}", "health.signals[0].state: "),
+        (
+            "version: 1\nhealth: {signals: [{signal: gone, threshold: 2}]}",
+            "health.signals[0].threshold: gone is a state",
+        ),
+        ("version: 1\nhealth: {signals: [{signal: xid-13, effect: NoExecute}]}", "health.signals[0].effect: xid-13 is"),
         ("version: 1\nrules: [{mode: static, uuid: 3}]", "rules[0].uuid: "),
     ],
 )
@@ -68,3 +77,21 @@ def test_a_file_that_is_wrong_is_named_with_its_field(tmp_path):
 
     with pytest.raises(StartError, match=r"policy\.yaml: rules\[0\]\.mode"):
         read_policy(path)
+
+
+def test_a_signal_is_changed_in_what_its_entry_names():
+    text = """
+    version: 1
+    health:
+      signals: [{signal: xid-94, state: degraded, effect: NoExecute, threshold: 3, recovery: person}]
+    """
+
+    row = decode_policy(text).health.find("xid-94")
+
+    assert row is not None
+    assert (row.state, row.effect, row.threshold, row.evidence) == (
+        HealthState.DEGRADED,
+        Effect.NO_EXECUTE,
+        3,
+        Evidence.PERSON,
+    )

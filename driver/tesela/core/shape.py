@@ -10,6 +10,7 @@ import fnmatch
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tesela.core.health.signals import DEFAULT_HEALTH_POLICY, HealthPolicy
 from tesela.core.model import Profile, Shape
 from tesela.core.roster import KnownGpu
 
@@ -43,9 +44,13 @@ ON_DEMAND = PolicyRule(mode=Shape.ON_DEMAND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The operator's rules in order of precedence: the first that matches a GPU decides for it alone."""
+    """The operator's rules in order of precedence: the first that matches a GPU decides for it alone.
+
+    `health` is the table of health signals with the operator's changes.
+    """
 
     rules: tuple[PolicyRule, ...] = ()
+    health: HealthPolicy = DEFAULT_HEALTH_POLICY
 
     def find_rule(self, known: KnownGpu) -> PolicyRule:
         """The rule for one GPU."""

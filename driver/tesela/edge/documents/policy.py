@@ -1,4 +1,4 @@
-"""The operator's policy file: what each GPU offers. YAML, read once at start, decoded strictly.
+"""The operator's policy file: what each GPU offers, and what its health means. YAML, read at start, decoded strictly.
 
     version: 1
     rules:
@@ -10,7 +10,14 @@
         mode: onDemand
         allowedProfiles: [1g.5gb, 3g.20gb]
 
-The first rule that matches a GPU decides; a GPU that no rule names gets `onDemand`.
+    health:
+      signals:
+        - signal: xid-94
+          state: degraded
+          threshold: 3
+
+The first rule that matches a GPU decides; a GPU that no rule names gets `onDemand`. `rules` and `health` may be left
+out. What a signal's entry leaves out stays as the table in `core/health/signals.py` has it.
 """
 
 from __future__ import annotations
@@ -22,6 +29,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tesela.core.errors import DocumentError, StartError
+from tesela.core.health.model import Effect, Evidence, HealthState
+from tesela.core.health.signals import DEFAULT_TABLE, Override, apply_overrides
 from tesela.core.model import Shape
 from tesela.core.shape import Policy, PolicyRule
 
@@ -50,9 +59,28 @@ class _Rule(_Strict):
         return self
 
 
+class _Signal(_Strict):
+    signal: str = Field(min_length=1)
+    state: Literal["healthy", "degraded", "unhealthy"] | None = None
+    effect: Literal["None", "NoSchedule", "NoExecute"] | None = None
+    threshold: int | None = Field(default=None, ge=1)
+    recovery: Literal["reading", "reset", "boot", "person"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> _Signal:
+        if all(one is None for one in (self.state, self.effect, self.threshold, self.recovery)):
+            raise ValueError("nothing is changed: give state, effect, threshold or recovery, or remove the entry")
+        return self
+
+
+class _Health(_Strict):
+    signals: list[_Signal]
+
+
 class _Document(_Strict):
     version: int
-    rules: list[_Rule]
+    rules: list[_Rule] | None = None
+    health: _Health | None = None
 
 
 def read_policy(path: Path) -> Policy:
@@ -72,7 +100,7 @@ def decode_policy(text: str | bytes) -> Policy:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DocumentError("", f"this is no YAML: {_locate(error)}") from error
     if not isinstance(document, dict):
-        raise DocumentError("", "a policy file is a map with the fields version and rules")
+        raise DocumentError("", "a policy file is a map with the fields version, rules and health")
     version = document.get("version")
     if "version" in document and version != VERSION:
         raise DocumentError("version", f"this release reads version {VERSION}, not {version!r}")
@@ -80,7 +108,22 @@ def decode_policy(text: str | bytes) -> Policy:
         decoded = _Document.model_validate(document)
     except ValidationError as error:
         raise _explain(error) from error
-    return Policy(rules=tuple(_plan_rule(rule) for rule in decoded.rules))
+    if decoded.rules is None and decoded.health is None:
+        raise DocumentError("rules", "this field is required, unless health is given")
+    overrides = [_plan_override(one) for one in decoded.health.signals] if decoded.health else []
+    return Policy(
+        rules=tuple(_plan_rule(rule) for rule in decoded.rules or ()), health=apply_overrides(DEFAULT_TABLE, overrides)
+    )
+
+
+def _plan_override(one: _Signal) -> Override:
+    return Override(
+        signal=one.signal,
+        state=None if one.state is None else HealthState(one.state),
+        effect=None if one.effect is None else Effect(one.effect),
+        threshold=one.threshold,
+        evidence=None if one.recovery is None else Evidence(one.recovery),
+    )
 
 
 def _plan_rule(rule: _Rule) -> PolicyRule:

@@ -2,7 +2,8 @@
 
 Each lock is a lock of this process, by path, and a flock on a file. A flock belongs to an open file, so it ends with
 its process however that dies. A lock's file may be unlinked by its holder; who waited for the old file notices by the
-inode and starts over. Order of taking: claim, then GPUs in ascending UUID order, then the roster, then health; publisher alone.
+inode and starts over. Order of taking: claim, then GPUs in ascending UUID order, then the roster, then health;
+publisher alone.
 """
 
 from __future__ import annotations
