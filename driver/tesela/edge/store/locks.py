@@ -199,6 +199,10 @@ class FileLocks:
         """Guards the roster, read to write."""
         return self._make("roster", "roster")
 
+    def health_lock(self) -> FileLock:
+        """Guards the health of the GPUs, read to write."""
+        return self._make("health", "health")
+
     def released_lock(self) -> FileLock:
         """Guards `released.json`, read to write."""
         return self._make("released", "released")
