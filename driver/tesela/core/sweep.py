@@ -8,7 +8,7 @@ destroy then, is decided again by those who do it (`plugin/sweep.py`, `core/rele
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from tesela.core.geometry import find_profile
 from tesela.core.model import LivePartition
 from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice
-from tesela.core.release import is_stale
+from tesela.core.release import is_stale, list_foreign
 from tesela.core.roster import KnownGpu, Roster
 from tesela.core.shape import PartitionSource, Policy, plan_shape
 
@@ -196,26 +196,12 @@ def plan_sweep(sight: Sight) -> tuple[PlannedRepair, ...]:
     return (*gpus, *claims, *_plan_files(sight))
 
 
-def list_foreign(known: KnownGpu, live: Iterable[LivePartition], records: Iterable[ClaimRecord]) -> list[LivePartition]:
-    """The live partitions of a GPU that stand in no record's slot, by placement."""
-    slots = {
-        (partition.profile_id, partition.placement)
-        for record in records
-        for device in record.devices_on(known.gpu.uuid)
-        for partition in device.partitions
-    }
-    foreign = [
-        one for one in live if one.gpu_uuid == known.gpu.uuid and (one.profile_id, one.placement) not in slots
-    ]  # fmt: skip
-    return sorted(foreign, key=lambda one: (one.placement, one.profile_id))
-
-
 def _plan_gpu(sight: Sight, known: KnownGpu) -> Iterator[PlannedRepair]:
     seen = sight.gpus.get(known.gpu.uuid)
     if seen is None:
         return
     offered = plan_shape(known, sight.policy).partitions is PartitionSource.STATIC
-    for live in list_foreign(known, seen.live, sight.records):
+    for live in list_foreign(known.gpu.uuid, seen.live, sight.records):
         if not (offered and live.mig_uuid is not None):
             yield PlannedRepair(mismatch=_describe_foreign(sight, known, live))
     if seen.mig_enabled != seen.mig_pending:

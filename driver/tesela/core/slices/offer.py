@@ -14,11 +14,15 @@ from tesela.core.geometry import Partition, find_profile, overlap, plan_partitio
 from tesela.core.model import LivePartition, Placement, Profile
 from tesela.core.naming import render_partition_name
 from tesela.core.record import RecordedDevice
+from tesela.core.release import list_foreign
 from tesela.core.roster import KnownGpu, Roster
 from tesela.core.shape import OfferedShape, PartitionSource, plan_shape
 from tesela.core.slices.state import (
     FOREIGN_KEY,
     GONE_KEY,
+    MAX_TAINTS,
+    MAX_TAINTS_BEFORE_1_35,
+    NO_EXECUTE,
     WEDGED_KEY,
     WITHDRAWN_KEY,
     ApiAbilities,
@@ -87,16 +91,6 @@ def plan_foreign_fences(known: KnownGpu, state: PoolState) -> tuple[Fence, ...]:
     """
     if plan_shape(known, state.policy).partitions is PartitionSource.STATIC:
         return ()
-    ours = [
-        partition
-        for record in state.records
-        for device in record.devices_on(known.gpu.uuid)
-        for partition in device.partitions
-    ]
-    foreign = sorted(
-        (live for live in _list_live(known, state) if not any(one.matches(live) for one in ours)),
-        key=lambda live: (live.placement, live.profile_id),
-    )
     return tuple(
         Fence(
             gpu_uuid=live.gpu_uuid,
@@ -104,7 +98,7 @@ def plan_foreign_fences(known: KnownGpu, state: PoolState) -> tuple[Fence, ...]:
             key=FOREIGN_KEY,
             value=_describe_foreign(known, live),
         )
-        for live in foreign
+        for live in list_foreign(known.gpu.uuid, state.live, state.records)
     )
 
 
@@ -119,7 +113,8 @@ def _plan_offer(known: KnownGpu, state: PoolState, abilities: ApiAbilities) -> G
     remarks = [remark for remark in (shape.remark, _remark_unknown_profiles(known, shape, state)) if remark]
     devices = _add_held(known, state, _list_shaped(known, shape, state))
     fences = (*state.fences, *plan_foreign_fences(known, state))
-    devices = [_taint(device, known, fences) for device in devices]
+    most = MAX_TAINTS if abilities.split else MAX_TAINTS_BEFORE_1_35
+    devices = [_taint(device, known, fences, most) for device in devices]
     if not abilities.taints:
         kept = [replace(device, taints=()) for device in devices if device.held or not device.taints]
         if len(kept) < len(devices):
@@ -242,14 +237,16 @@ def _recall(known: KnownGpu, device: RecordedDevice) -> Partition | None:
     return Partition(profile=profile, placement=recorded.placement)
 
 
-def _taint(device: OfferedDevice, known: KnownGpu, fences: Iterable[Fence]) -> OfferedDevice:
+def _taint(device: OfferedDevice, known: KnownGpu, fences: Iterable[Fence], most: int) -> OfferedDevice:
+    """The device with its taints: of one key and effect the first, and of too many those that do most."""
     taints = [fence.taint for fence in fences if fence.covers(known.gpu.uuid, device.placement)]
     if not known.present:
         taints.append(Taint(key=GONE_KEY, value=""))
     first_per_key: dict[tuple[str, str], Taint] = {}
     for taint in (*device.taints, *taints):
         first_per_key.setdefault((taint.key, taint.effect), taint)
-    return replace(device, taints=tuple(sorted(first_per_key.values())))
+    strongest_first = sorted(first_per_key.values(), key=lambda taint: taint.effect != NO_EXECUTE)
+    return replace(device, taints=tuple(sorted(strongest_first[:most])))
 
 
 def _list_recorded(known: KnownGpu, state: PoolState) -> list[RecordedDevice]:
