@@ -54,7 +54,7 @@ def make_server(kubelet, node_service):
 @pytest.fixture
 def server(make_server):
     started = make_server()
-    started.start()
+    started.start(watch_s=0.1)
     return started
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from polling import until
+from tesela.core.errors import TeselaError
 from tesela.core.model import ClaimRef, PreparedDevice
-from tesela.edge.kubelet.port import PrepareResult
+from tesela.edge.kubelet.client import HealthWatch
+from tesela.edge.kubelet.port import DeviceHealth, PrepareResult
 
 
 def claim(uid: str, name: str = "", namespace: str = "team") -> ClaimRef:
@@ -55,6 +59,60 @@ class FakeNodeService:
         assert self.gate.wait(30)
         if self.raises is not None:
             raise self.raises
+
+
+@dataclass
+class FakeHealth:
+    """Reports `devices`; `tell` changes them. `asked` counts the reports."""
+
+    devices: tuple[DeviceHealth, ...] = (DeviceHealth(pool="node-a", device="gpu-0", healthy=True),)
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+    asked: int = 0
+
+    def get_report(self) -> tuple[DeviceHealth, ...]:
+        self.asked += 1
+        return self.devices
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        self.listeners.append(on_change)
+
+    def tell(self, *devices: DeviceHealth) -> None:
+        self.devices = devices
+        for on_change in self.listeners:
+            on_change()
+
+
+class Watcher:
+    """Reads one stream on a thread; `reports` are what came, `ended` is set at its end, `problem` says why."""
+
+    def __init__(self, watch: HealthWatch) -> None:
+        self.reports: list[tuple[DeviceHealth, ...]] = []
+        self.arrived_s: list[float] = []
+        self.holds_s: set[int] = set()
+        self.ended = threading.Event()
+        self.problem: Exception | None = None
+        self._watch = watch
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            for report in self._watch:
+                self.arrived_s.append(time.monotonic())
+                self.holds_s |= {holds_s for _, holds_s in report}
+                self.reports.append(tuple(device for device, _ in report))
+        except TeselaError as error:
+            self.problem = error
+        finally:
+            self.ended.set()
+
+    def wait_for(self, count: int) -> list[tuple[DeviceHealth, ...]]:
+        assert until(lambda: len(self.reports) >= count), self.reports
+        return self.reports
+
+    def close(self) -> None:
+        self._watch.cancel()
+        self._thread.join(10)
 
 
 @dataclass

@@ -8,7 +8,6 @@ import pytest
 from polling import until
 from tesela.core.errors import TryAgain
 from tesela.edge.kubelet.client import PluginClient
-from tesela.edge.kubelet.registration import SUPPORTED_VERSIONS
 from wire.kubelet_fakes import claim
 
 
@@ -50,8 +49,8 @@ def test_a_failing_callback_does_not_undo_the_registration(make_server):
         assert kubelet.register().name == "gpu.nvidia.com"
 
 
-def test_health_is_not_promised_before_it_is_served():
-    assert not [version for version in SUPPORTED_VERSIONS if "Health" in version]
+def test_health_is_not_promised_where_nobody_knows_it(client, server):
+    assert client.health_service is None
 
 
 def test_get_info_answers_while_every_worker_prepares(server, client, node_service):

@@ -236,9 +236,8 @@ def test_a_socket_that_another_takes_is_a_failure(server, kubelet):
     assert "replaced by somebody else" in str(server.failure)
 
 
-@pytest.mark.parametrize("role", ["registrar", "service"])
-def test_a_grpc_server_that_ends_is_a_failure(server, kubelet, role):
-    getattr(server, f"_{role}").server.stop(0).wait()
+def test_a_grpc_server_that_ends_is_a_failure(server, kubelet):
+    server._server.stop(0).wait()
     assert until(lambda: kubelet.failures)
     assert "ended by itself" in str(kubelet.failures[0])
 

@@ -1,12 +1,13 @@
 """The kubelet's side of the protocols, for stand-ins and tests: finds a driver by its registrar socket and calls it.
 
 It does what the kubelet does: one second for GetInfo, 45 for prepare and unprepare, one connection for all service
-calls, the first version of the driver's list that it knows, and its :authority headers.
+calls, the first version of the driver's list that it knows (of health, the newest that both know), and its :authority
+headers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,21 +16,26 @@ from urllib.parse import quote
 
 import grpc
 
-from tesela.core.errors import TryAgain
+from tesela.core.errors import StateError, TryAgain
 from tesela.core.model import ClaimRef
-from tesela.edge.kubelet import wire
-from tesela.edge.kubelet.port import PrepareResult
-from tesela.edge.kubelet.registration import PLUGIN_TYPE, SUPPORTED_VERSIONS
+from tesela.edge.kubelet import health_wire, wire
+from tesela.edge.kubelet.port import DeviceHealth, PrepareResult
+from tesela.edge.kubelet.registration import HEALTH_SERVICES, PLUGIN_TYPE, SUPPORTED_VERSIONS
 from tesela.pb.dra.v1 import api_pb2 as v1
 from tesela.pb.dra.v1 import api_pb2_grpc as v1_grpc
 from tesela.pb.dra.v1beta1 import api_pb2 as v1beta1
 from tesela.pb.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from tesela.pb.dra_health.v1 import api_pb2 as health_v1
+from tesela.pb.dra_health.v1 import api_pb2_grpc as health_v1_grpc
+from tesela.pb.dra_health.v1alpha1 import api_pb2 as health_v1alpha1
+from tesela.pb.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
 from tesela.pb.pluginregistration.v1 import api_pb2 as registration
 from tesela.pb.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 
 GET_INFO_TIMEOUT_S = 1.0
 NOTIFY_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 45.0
+KNOWN = SUPPORTED_VERSIONS + HEALTH_SERVICES
 
 _T = TypeVar("_T")
 
@@ -43,6 +49,32 @@ class PluginInfo:
     versions: tuple[str, ...]
 
 
+HealthReport = tuple[tuple[DeviceHealth, int], ...]
+"""Each device of one report, and the seconds that its entry holds."""
+
+
+class HealthWatch:
+    """An open stream of device health: iterate over its reports, `cancel` from anywhere."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __iter__(self) -> Iterator[HealthReport]:
+        """Each report as it comes, until the driver or `cancel` ends the stream. TryAgain where it broke."""
+        try:
+            for response in self._call:
+                yield health_wire.parse_report(response)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise StateError(f"the driver promised a service that it does not have: {_describe(error)}") from error
+            if error.code() is not grpc.StatusCode.CANCELLED:
+                raise TryAgain(f"NodeWatchResources: {_describe(error)}") from error
+
+    def cancel(self) -> None:
+        """Ends the stream from this side."""
+        self._call.cancel()
+
+
 class PluginClient:
     """Plays the kubelet for one driver instance; close it, or use it as a context manager.
 
@@ -50,12 +82,13 @@ class PluginClient:
     or answers what the kubelet would not accept: the kubelet tries again in all these cases.
     """
 
-    def __init__(self, registrar_socket: Path, known_versions: Iterable[str] = SUPPORTED_VERSIONS) -> None:
+    def __init__(self, registrar_socket: Path, known_versions: Iterable[str] = KNOWN) -> None:
         self._registrar_socket = registrar_socket
         self._known_versions = frozenset(known_versions)
         self._service: grpc.Channel | None = None
         self._endpoint = ""
         self._version = ""
+        self._health_service: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -113,15 +146,32 @@ class PluginClient:
         self._check_complete(name, claims, answers.keys())
         return answers
 
+    @property
+    def health_service(self) -> str | None:
+        """The health service that both sides speak; None before `register` and where there is none."""
+        return self._health_service
+
+    def watch_health(self) -> HealthWatch:
+        """Opens a stream of device health; a driver that is not there is found out by the first report."""
+        if self._service is None or self._health_service is None:
+            raise TryAgain(f"plugin at {self._registrar_socket} is not registered, or promised no health")
+        if self._health_service == "v1.DRAResourceHealth":
+            v1_stub = health_v1_grpc.DRAResourceHealthStub(self._service)  # type: ignore[no-untyped-call]
+            return HealthWatch(v1_stub.NodeWatchResources(health_v1.NodeWatchResourcesRequest()))
+        v1alpha1_stub = health_v1alpha1_grpc.DRAResourceHealthStub(self._service)  # type: ignore[no-untyped-call]
+        return HealthWatch(v1alpha1_stub.NodeWatchResources(health_v1alpha1.NodeWatchResourcesRequest()))
+
     def _accept(self, info: registration.PluginInfo) -> str:
         """Takes the plugin in; why not, as a sentence, else the empty string."""
         if info.type != PLUGIN_TYPE or not info.name:
             return f"type {info.type!r} with name {info.name!r} is no DRA plugin"
-        version = next((v for v in info.supported_versions if v in self._known_versions), None)
+        served = [version for version in info.supported_versions if version in self._known_versions]
+        version = next((version for version in served if version in SUPPORTED_VERSIONS), None)
         if version is None:
             return f"none of the services {list(info.supported_versions)} is supported"
         self.close()
         self._version = version
+        self._health_service = next((version for version in HEALTH_SERVICES if version in served), None)
         self._endpoint = info.endpoint or str(self._registrar_socket)
         self._service = _open_channel(self._endpoint, "localhost")
         return ""

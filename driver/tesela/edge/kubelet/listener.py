@@ -1,4 +1,4 @@
-"""One gRPC server on one Unix socket that appears when it listens, and vanishes when we say so.
+"""The Unix sockets of a gRPC server, which appear when it listens, and vanish when we say so.
 
 gRPC's C core binds a path by deleting whatever socket is there, served or not, and deletes the path again at shutdown,
 whoever owns it by then. So the server is bound under a hidden name beside the real one, which the kubelet's watcher
@@ -16,7 +16,6 @@ import socket
 import stat
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -28,67 +27,59 @@ _log = logging.getLogger(__name__)
 _HIDDEN_PREFIX = ".dra"
 _HIDDEN_TOKEN_BYTES = 2
 _CONNECT_TIMEOUT_S = 1.0
-_SHUTDOWN_SLACK_S = 2.0
 _SWEEP_AGE_S = 10.0
 
 
-class SocketListener:
-    """A gRPC server for `path`. Add services to `server`, then `open`, then `withdraw` and `close`; one life only."""
+class SocketFile:
+    """The socket of a gRPC server at `path`: `bind` before the server starts, `show` after it, then `withdraw`."""
 
-    def __init__(self, path: Path, *, workers: int, role: str) -> None:
+    def __init__(self, path: Path, *, role: str) -> None:
         self.path = path
         self.role = role
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=role)
-        self.server = grpc.server(self._pool)
-        self._published: tuple[int, int] | None = None
+        self._hidden: Path | None = None
+        self._shown: tuple[int, int] | None = None
 
-    def open(self) -> None:
-        """Listens, then shows the socket under its real name. Raises StartError; what was made is undone then."""
+    def bind(self, server: grpc.Server) -> None:
+        """Has `server` listen beside the path. Raises StartError where the path is somebody's, or cannot be bound."""
         _refuse_if_served(self.path)
         # At most as long as the shortest real name, so that it fits where the real one does.
-        hidden = self.path.with_name(_HIDDEN_PREFIX + secrets.token_hex(_HIDDEN_TOKEN_BYTES))
+        self._hidden = self.path.with_name(_HIDDEN_PREFIX + secrets.token_hex(_HIDDEN_TOKEN_BYTES))
         try:
-            self._bind(hidden)
-            self.server.start()
-            hidden.chmod(0o600)
-            self._published = _identity(hidden)
-            hidden.rename(self.path)
+            try:
+                server.add_insecure_port(f"unix:{self._hidden}")
+            except RuntimeError:
+                _probe_bind(self._hidden)
+                raise
         except (OSError, RuntimeError) as error:
-            self._published = None
-            self.close(0.0)
             raise StartError(f"cannot serve {self.path}: {error}") from error
 
-    def _bind(self, path: Path) -> None:
+    def show(self) -> None:
+        """Gives the socket its real name; the server listens already. StartError."""
+        if self._hidden is None:
+            raise StartError(f"cannot serve {self.path}: it was not bound")
         try:
-            self.server.add_insecure_port(f"unix:{path}")
-        except RuntimeError:
-            _probe_bind(path)
-            raise
+            self._hidden.chmod(0o600)
+            shown = _identity(self._hidden)
+            self._hidden.rename(self.path)
+        except OSError as error:
+            raise StartError(f"cannot serve {self.path}: {error}") from error
+        self._hidden, self._shown = None, shown
 
     def withdraw(self) -> None:
         """Removes the socket file, if it is still ours; calls under way and open connections go on."""
-        if self._published is not None and _identity(self.path) == self._published:
+        if self._hidden is not None:
+            self._hidden.unlink(missing_ok=True)
+        if self._shown is not None and _identity(self.path) == self._shown:
             self.path.unlink(missing_ok=True)
-        self._published = None
-
-    def close(self, grace_s: float) -> bool:
-        """Refuses new calls, gives those under way `grace_s`, then cancels them; False if gRPC did not end.
-
-        A cancelled call's thread runs on until its handler returns; the answer is dropped.
-        """
-        self.withdraw()
-        ended = self.server.stop(grace_s).wait(grace_s + _SHUTDOWN_SLACK_S)
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        return ended
+        self._hidden = self._shown = None
 
     def find_fault(self) -> str | None:
-        """Why nobody can reach this server any more, as a sentence; None while all is well or once withdrawn."""
-        if self._published is None:
+        """Why nobody can find this socket any more, as a sentence; None while all is well or once withdrawn."""
+        shown = self._shown
+        if shown is None:
             return None
-        if not self.server.wait_for_termination(timeout=0):
-            return f"the gRPC server of the {self.role} socket {self.path} ended by itself"
         found = _identity(self.path)
-        if found == self._published:
+        if found == shown:
             return None
         return f"the {self.role} socket {self.path} was {'removed' if found is None else 'replaced'} by somebody else"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import grpc
@@ -16,6 +16,9 @@ SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 """Names of served services; the kubelet takes the first that it knows. A name here without its service behind it would
 switch that service off until the next registration."""
 
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""Named after those above where health is served. Here the kubelet's own order decides: v1 where it knows it (1.37)."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -27,6 +30,10 @@ class Registration(services.RegistrationServicer):
             type=PLUGIN_TYPE, name=driver_name, endpoint=str(service_socket), supported_versions=SUPPORTED_VERSIONS
         )
         self._on_registered = on_registered
+
+    def promise(self, names: Sequence[str]) -> None:
+        """Names these services too, which are served; before the first call."""
+        self._info.supported_versions.extend(names)
 
     def GetInfo(  # noqa: N802 - the protocol's name
         self, request: messages.InfoRequest, context: grpc.ServicerContext
