@@ -16,10 +16,15 @@ from tesela.core.shape import DEFAULT_POLICY, Policy
 Json: TypeAlias = dict[str, Any]
 
 NO_SCHEDULE = "NoSchedule"
+NO_EXECUTE = "NoExecute"
 GONE_KEY = "gpu.nvidia.com/gone"
 FOREIGN_KEY = "gpu.nvidia.com/foreign"
 WEDGED_KEY = "gpu.nvidia.com/wedged"
 WITHDRAWN_KEY = "gpu.nvidia.com/withdrawn"
+
+MAX_TAINTS = 16
+"""Taints of one device (resource.k8s.io/v1, DeviceTaintsMaxLength): one more, and the API refuses the whole slice."""
+MAX_TAINTS_BEFORE_1_35 = 4
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SPLIT_SINCE = (1, 35)
