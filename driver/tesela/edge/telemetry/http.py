@@ -17,10 +17,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from tesela.core.errors import StartError
 
+T = TypeVar("T")
 _LOG: Final = logging.getLogger(__name__)
 _MOST_CONNECTIONS: Final = 16
 _BACKLOG: Final = 64
@@ -113,7 +114,7 @@ class HttpServer:
         elif (route := self._routes.get(request.path)) is None:
             answer = Answer(HTTPStatus.NOT_FOUND, f"there is {', '.join(self._routes)}\n".encode())
         else:
-            answer = route(request.accept)
+            answer = _ask(request.path, route, request.accept)
         head = (
             f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
             f"Date: {formatdate(usegmt=True)}\r\n"
@@ -124,30 +125,38 @@ class HttpServer:
         return head.encode() + (b"" if request.method == "HEAD" else answer.body)
 
 
-class SingleFlight:
-    """Runs `make` in a thread of its own, one at a time: all who ask meanwhile get the same answer, or wait in vain.
+def _ask(path: str, route: Callable[[str], Answer], accept: str) -> Answer:
+    try:
+        return route(accept)
+    except Exception:  # noqa: BLE001 -- logged with its traceback
+        _LOG.exception("%s cannot be answered", path)
+        return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"a fault of the driver; its log has the traceback\n")
 
-    So neither ten scrapers nor a disk that hangs take more than one thread.
+
+class SingleFlight(Generic[T]):
+    """Runs `make` in a thread of its own, one at a time for each key: all who ask meanwhile get the same answer.
+
+    So neither ten scrapers nor a disk that hangs take more than one thread. There are to be few keys.
     """
 
-    def __init__(self, make: Callable[[], bytes], timeout_s: float) -> None:
+    def __init__(self, make: Callable[[str], T], timeout_s: float) -> None:
         self._make = make
         self._timeout_s = timeout_s
         self._guard = threading.Lock()
-        self._flight: Future[bytes] | None = None
+        self._flights: dict[str, Future[T]] = {}
 
-    def get(self) -> bytes:
-        """What `make` returns. TimeoutError: it takes longer than the limit; whatever `make` raises."""
+    def get(self, key: str) -> T:
+        """What `make` returns for `key`. TimeoutError: it takes longer than the limit; whatever `make` raises."""
         with self._guard:
-            flight = self._flight
+            flight = self._flights.get(key)
             if flight is None or flight.done():
-                flight = self._flight = Future()
-                threading.Thread(target=self._run, args=(flight,), name="metrics", daemon=True).start()
+                flight = self._flights[key] = Future()
+                threading.Thread(target=self._run, args=(key, flight), name="metrics", daemon=True).start()
         return flight.result(self._timeout_s)
 
-    def _run(self, flight: Future[bytes]) -> None:
+    def _run(self, key: str, flight: Future[T]) -> None:
         try:
-            flight.set_result(self._make())
+            flight.set_result(self._make(key))
         except BaseException as error:  # noqa: BLE001 -- raised again in the thread of each that asked
             flight.set_exception(error)
 
