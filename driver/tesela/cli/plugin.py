@@ -9,6 +9,7 @@ from typing import Final
 
 from tesela.core.dns import is_dns_subdomain
 from tesela.core.errors import StartError
+from tesela.edge.telemetry.logs import LEVELS, LogFormat
 from tesela.plugin.config import PluginConfig
 
 _LONGEST_S: Final = 7 * 86400.0
@@ -21,7 +22,10 @@ exit codes:
 examples:
   tesela plugin --node-name node1 --kubeconfig admin.conf --nvml 'simulated:h100-80gb*8'
   NODE_NAME=node1 POD_UID=... tesela plugin          # in a DaemonSet, on a real GPU node
+  tesela plugin --node-name node1 --metrics-port 9400 --log-format json
 """
+_HIGHEST_PORT: Final = 65535
+_TRACE_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +64,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds after which an NVML call counts as hung (default 15)",
     )
+    _add_watching(parser.add_argument_group("who watches it"))
     _add_paths(parser.add_argument_group("paths"))
+
+
+def _add_watching(watching: argparse._ArgumentGroup) -> None:
+    watching.add_argument(
+        "--metrics-port",
+        default=os.environ.get("TESELA_METRICS_PORT", ""),
+        metavar="PORT",
+        help="serve /metrics, /healthz and /readyz there (env TESELA_METRICS_PORT; default: nowhere)",
+    )
+    watching.add_argument(
+        "--metrics-address",
+        default=os.environ.get("TESELA_METRICS_ADDRESS", ""),
+        metavar="IP",
+        help="on this address alone, as in 127.0.0.1 (env TESELA_METRICS_ADDRESS; default: on every one)",
+    )
+    watching.add_argument(
+        "--traces",
+        action="store_true",
+        default=any(os.environ.get(name) for name in _TRACE_ENDPOINTS),
+        help=f"send OpenTelemetry traces by OTLP over HTTP (on where {_TRACE_ENDPOINTS[0]} is set)",
+    )
+    watching.add_argument(
+        "--log-format",
+        default=os.environ.get("TESELA_LOG_FORMAT", LogFormat.TEXT),
+        help="text, or json for one object a line (env TESELA_LOG_FORMAT; default text)",
+    )
+    watching.add_argument(
+        "--log-level",
+        default=os.environ.get("TESELA_LOG_LEVEL", "info"),
+        help=f"{', '.join(LEVELS)} (env TESELA_LOG_LEVEL; default info)",
+    )
 
 
 def _add_paths(paths: argparse._ArgumentGroup) -> None:
@@ -107,6 +143,10 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
     for flag, folder in (("--proc-root", args.proc_root), ("--sys-root", args.sys_root)):
         if not folder.is_dir():
             raise StartError(f"{flag} {folder} is no folder here: mount the host's there, or point the flag at it")
+    if args.log_format not in list(LogFormat):
+        raise StartError(f"--log-format is {args.log_format!r}: give one of {', '.join(LogFormat)}")
+    if args.log_level not in LEVELS:
+        raise StartError(f"--log-level is {args.log_level!r}: give one of {', '.join(LEVELS)}")
     return PluginConfig(
         node_name=args.node_name,
         pod_uid=args.pod_uid or None,
@@ -124,4 +164,18 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         sys_root=args.sys_root,
         driver_wait_s=args.driver_wait,
         nvml_timeout_s=args.nvml_timeout,
+        metrics_port=_read_port(args.metrics_port),
+        metrics_address=args.metrics_address,
+        traces=args.traces,
+        log_format=LogFormat(args.log_format),
+        log_level=args.log_level,
     )
+
+
+def _read_port(text: str) -> int | None:
+    """None for "": nobody asked."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _HIGHEST_PORT):
+        raise StartError(f"--metrics-port is {text!r}: give a port from 1 to {_HIGHEST_PORT}")
+    return int(text)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tesela.core.model import DRIVER_NAME
+from tesela.edge.telemetry.logs import LogFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,7 @@ class PluginConfig:
 
     `plugins_dir`, `registry_dir` and `cdi_dir` must have the same path here as on the host. `driver_root` and
     `dev_root` are host paths as CDI needs them; the `_mount` ones say where this process sees the same folders.
+    `metrics_port` None: neither metrics nor probes are served; 0: on any free port. `metrics_address` "": on every one.
     """
 
     node_name: str
@@ -32,6 +34,11 @@ class PluginConfig:
     sys_root: Path
     driver_wait_s: float
     nvml_timeout_s: float
+    metrics_port: int | None = None
+    metrics_address: str = ""
+    traces: bool = False
+    log_format: LogFormat = LogFormat.TEXT
+    log_level: str = "info"
 
     @property
     def state_dir(self) -> Path:
