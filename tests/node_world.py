@@ -26,11 +26,13 @@ from tesela.edge.simulator.machine import Machine, build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.simulator.state import GpuInstanceState
 from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
 from tesela.plugin.gate import RecoveryGate
+from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.lookout import Lookout
 from tesela.plugin.monitor import Monitor
 from tesela.plugin.node import Node
@@ -151,6 +153,12 @@ class World:
         workload = WorkloadFiles(
             cdi=ports.cdi, metadata=ports.metadata, host=ports.host, nvml=ports.nvml, lookout=lookout
         )
+        health = HealthKeeper(
+            store=HealthStore(self.state_dir),
+            lock=FileLocks(self.state_dir).health_lock,
+            policy=self.policy.health,
+            roster=lambda: lookout.roster,
+        )
         return Node(
             pool=POOL,
             nvml=ports.nvml,
@@ -164,6 +172,7 @@ class World:
             lookout=lookout,
             policy=self.policy,
             gate=RecoveryGate(),
+            health=health,
             in_use_retry_s=0.0,
             fabric_wait_s=0.0,
             api_retry_s=0.0,

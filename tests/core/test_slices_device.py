@@ -43,7 +43,7 @@ def test_a_partition_on_demand():
         "brand": "Nvidia",
         "architecture": "Ampere",
         "addressingMode": "None",
-        "health": "",
+        "health": "healthy",
         "cudaComputeCapability": "8.0.0",
         "driverVersion": "580.95.5",
         "cudaDriverVersion": "13.0.0",

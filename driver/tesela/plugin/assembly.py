@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from tesela.core.health.observations import Wedged
+from tesela.core.health.signals import MODE_HELD
 from tesela.core.model import DRIVER_NAME
 from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.documents.policy import read_policy
@@ -18,23 +21,30 @@ from tesela.edge.host.host import Host
 from tesela.edge.host.nvidia_smi import NvidiaSmi
 from tesela.edge.kube.port import Kube
 from tesela.edge.kubelet.server import KubeletServer
+from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.edge.store.records import RecordStore
+from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.edge.store.roster import RosterStore
+from tesela.edge.store.sweep import SweepStore
 from tesela.plugin.config import PluginConfig
 from tesela.plugin.gate import RecoveryGate
+from tesela.plugin.health.keeper import HealthKeeper
+from tesela.plugin.health.observers import Observers, build_observers
 from tesela.plugin.lookout import Lookout
-from tesela.plugin.monitor import Monitor
 from tesela.plugin.node import Node
 from tesela.plugin.partition import Partitions
 from tesela.plugin.pool_state import read_pool_state
 from tesela.plugin.publish import Publisher
 from tesela.plugin.recover import Recovery
+from tesela.plugin.release_gpu import GpuRelease, Pausable, ReleasableService, ReleaseFiles
 from tesela.plugin.roster_repair import repair_roster
 from tesela.plugin.service import ClaimService
+from tesela.plugin.sweep import Sweeper
 from tesela.plugin.workload import WorkloadFiles
 
 
@@ -52,12 +62,18 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Everything that runs. `background` starts last, in this order, and stops first, in reverse."""
+    """Everything that runs. `background` starts last, in this order, and stops first, in reverse.
+
+    `pausable` are those that call NVML by themselves: they pause while it is released.
+    """
 
     node: Node
     publisher: Publisher
     recovery: Recovery
     server: KubeletServer
+    observers: Observers
+    release: GpuRelease
+    pausable: tuple[Pausable, ...]
     background: tuple[Part, ...]
 
 
@@ -74,14 +90,19 @@ def build_parts(
     publisher = Publisher(
         kube=kube,
         node_name=config.node_name,
-        state=lambda: read_pool_state(node, nvml),
+        state=lambda: read_pool_state(node, release.released),
         lock=node.locks.publisher_lock(),
     )
-    nvml.listen(lambda: publisher.wake("a call into NVML hangs, or hangs no longer"))
+    node.health.listen(lambda _changes: publisher.wake("health changed"))
+    nvml.listen(node.health.wake)
+    node.mode_holds.attach(node.health.post, partial(_list_mode_held, node.health))
     recovery = Recovery(node)
+    observers = build_observers(node, nvml, recovery, on_change=publisher.wake)
+    sweeper = Sweeper(node, recovery, SweepStore(config.state_dir), on_change=publisher.wake)
+    release = build_release(config, kube, nvml, on_change=publisher.wake, on_failure=on_failure)
     server = KubeletServer(
         driver_name=DRIVER_NAME,
-        service=ClaimService(node),
+        service=ReleasableService(ClaimService(node), release),
         plugins_dir=config.plugins_dir,
         registry_dir=config.registry_dir,
         pod_uid=config.pod_uid,
@@ -93,7 +114,38 @@ def build_parts(
         publisher=publisher,
         recovery=recovery,
         server=server,
-        background=(Monitor(node, recovery, publisher.wake),),
+        observers=observers,
+        release=release,
+        pausable=(observers, sweeper.loop),
+        background=(node.health, observers, sweeper, release),
+    )
+
+
+def _list_mode_held(health: HealthKeeper) -> frozenset[str]:
+    return frozenset(one.gpu_uuid for one in health.health.findings if one.signal == MODE_HELD)
+
+
+def build_release_files(config: PluginConfig, kube: Kube) -> ReleaseFiles:
+    """What `tesela release-gpu` and the node's label say, for a process that has opened nothing yet."""
+    return ReleaseFiles(ReleasedStore(config.state_dir), FileLocks(config.state_dir), kube, config.node_name)
+
+
+def build_release(
+    config: PluginConfig,
+    kube: Kube,
+    nvml: WatchedNvml,
+    *,
+    on_change: Callable[[str], None],
+    on_failure: Callable[[Exception], None],
+) -> GpuRelease:
+    """Who closes NVML when asked to. Only the host's library can be replaced under this process."""
+    return GpuRelease(
+        nvml,
+        build_release_files(config, kube),
+        OpenMark(FileLocks(config.state_dir).folder),
+        on_change=on_change,
+        on_failure=on_failure,
+        library=LibraryFile() if config.nvml == "real" else None,
     )
 
 
@@ -111,6 +163,14 @@ def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
     lookout = Lookout(
         nvml=nvml, partitions=partitions, host=host, roster_store=roster_store, records=records, locks=locks
     )
+    policy = DEFAULT_POLICY if config.policy is None else read_policy(config.policy)
+    health = HealthKeeper(
+        store=HealthStore(config.state_dir),
+        lock=locks.health_lock,
+        policy=policy.health,
+        roster=lambda: lookout.roster,
+        wedged=lambda: Wedged(gpu_uuids=nvml.wedged_gpus(), whole_node=nvml.wedged_node),
+    )
     return Node(
         pool=config.node_name,
         nvml=nvml,
@@ -126,8 +186,10 @@ def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
             host=host,
             nvml=nvml,
             lookout=lookout,
+            health=lambda: health.health,
         ),
         lookout=lookout,
-        policy=DEFAULT_POLICY if config.policy is None else read_policy(config.policy),
+        policy=policy,
         gate=RecoveryGate(),
+        health=health,
     )

@@ -22,11 +22,13 @@ from tesela.edge.kube.client import KubeClient
 from tesela.edge.kube.config import load_config
 from tesela.edge.kube.port import Kube
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
-from tesela.plugin.assembly import build_parts
+from tesela.plugin.assembly import build_parts, build_release_files
 from tesela.plugin.config import PluginConfig
 from tesela.plugin.driver_wait import init_nvml
 from tesela.plugin.publish import REGISTERED
+from tesela.plugin.release_gpu import may_open
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +50,10 @@ def run_plugin(config: PluginConfig) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop):
-        return 0
+    if may_open(nvml, build_release_files(config, kube)):
+        library = LibraryFile() if config.nvml == "real" else None
+        if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop, library=library):
+            return 0
     return serve(Plugin(config, kube, nvml, on_failed=stop.set), stop)
 
 
@@ -72,14 +76,34 @@ class Plugin:
     ) -> None:
         self.failed = threading.Event()
         self._on_failed = on_failed
+        self._has_looked = False
         self._nvml = nvml
         self._parts = build_parts(config, kube, nvml, on_registered=self._on_registered, on_failure=self._fail)
         self.node = self._parts.node
         self.publisher = self._parts.publisher
         self.server = self._parts.server
+        self.observers = self._parts.observers
 
     def start(self) -> None:
-        """Look at the machine, begin recovery, open the sockets, publish. StartError: it cannot work."""
+        """Look at the machine, begin recovery, open the sockets, publish. StartError: it cannot work.
+
+        While NVML is released, the first two wait until it is open.
+        """
+        self._parts.release.attach(self._parts.pausable, self._after_open)
+        if self._nvml.is_open:
+            self._look()
+        self.server.start()
+        self.publisher.start()
+        for part in self._parts.background:
+            part.start()
+
+    def _after_open(self) -> None:
+        if self._has_looked:
+            self.observers.monitor.look_at_machine()
+        else:
+            self._look()
+
+    def _look(self) -> None:
         try:
             self.node.lookout.refresh()
         except NvmlError as error:
@@ -88,11 +112,10 @@ class Plugin:
             raise
         if not self.node.lookout.roster.gpus:
             log.warning("NVML sees no GPU on this node: an empty pool is published")
+        # Before the first publish: NVML delivers no event of what happened before somebody listens.
+        self.observers.readings.read()
         self._parts.recovery.start()
-        self.server.start()
-        self.publisher.start()
-        for part in self._parts.background:
-            part.start()
+        self._has_looked = True
 
     def stop(self) -> int:
         """Stop in reverse order; the slices stay, for the process that comes next."""
@@ -106,7 +129,11 @@ class Plugin:
             log.error("some calls did not end in time; leaving without closing NVML")
             logging.shutdown()
             os._exit(1)
-        self._nvml.shutdown()
+        try:
+            self._nvml.shutdown()
+        except NvmlError as error:
+            log.warning("NVML was not closed: %s", error)  # one that no longer matches its module, for one
+        self._parts.release.close()
         return 0
 
     def _fail(self, _error: Exception) -> None:

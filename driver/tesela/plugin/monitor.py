@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from tesela.core.errors import TeselaError
 from tesela.core.record import ClaimRecord, ClaimState
 from tesela.core.release import is_stale
+from tesela.plugin.loop import Loop
 from tesela.plugin.node import Node
 from tesela.plugin.recover import Recovery, recover_claim
 
@@ -41,44 +41,43 @@ class Monitor:
         self._on_change = on_change
         self._files_period_s = files_period_s
         self._machine_period_s = machine_period_s
-        self._stop = threading.Event()
-        self._last_problem = ""
+        self._machine_due_s = time.monotonic() + machine_period_s
+        self._asked = threading.Event()
         self._found = (node.lookout.roster, node.lookout.inventory.partitions)
-        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
+        self._loop = Loop("monitor", self._turn, first_s=files_period_s, retry_s=files_period_s)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self, timeout_s: float) -> bool:
         """End, after the look under way; False where that took longer."""
-        self._stop.set()
-        if self._thread.ident is not None:  # a start that failed earlier stops everything too
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._loop.stop(timeout_s)
 
-    def _run(self) -> None:
-        next_machine_s = time.monotonic() + self._machine_period_s
-        while not self._stop.wait(self._files_period_s):
-            self._attempt(self.restore_files)
-            if time.monotonic() >= next_machine_s:
-                self._attempt(self.look_at_machine)
-                next_machine_s = time.monotonic() + self._machine_period_s
+    def pause(self, timeout_s: float) -> bool:
+        """Call NVML no more until `resume`. False: a look is still under way after `timeout_s`."""
+        return self._loop.pause(timeout_s)
 
-    def _attempt(self, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except TeselaError as error:
-            if str(error) != self._last_problem:
-                log.warning("a look at the node failed and is repeated: %s", error)
-            self._last_problem = str(error)
-        except Exception as error:
-            # A fault of ours. Ending here would end every look and every repair of a file, without a word.
-            if repr(error) != self._last_problem:
-                log.exception("a look at the node failed in an unforeseen way and is repeated")
-            self._last_problem = repr(error)
-        else:
-            self._last_problem = ""
+    def resume(self) -> None:
+        """Go on, with a look at the machine at once."""
+        self._asked.set()
+        self._loop.resume()
+
+    def wake(self, reason: str) -> None:
+        """Look at the machine at once: something happened to it. Costs nothing, from any thread."""
+        log.info("looking at the machine: %s", reason)
+        self._asked.set()
+        self._loop.wake()
+
+    def _turn(self) -> float:
+        """One look, at the machine or at the files, so that one that fails keeps the other from nothing."""
+        if self._asked.is_set() or time.monotonic() >= self._machine_due_s:
+            self._asked.clear()
+            self._machine_due_s = time.monotonic() + self._machine_period_s
+            self.look_at_machine()
+            return 0.0
+        self.restore_files()
+        return self._files_period_s
 
     def look_at_machine(self) -> None:
         """Look at NVML and the host; recover the claims that lost partitions."""

@@ -20,6 +20,7 @@ from tesela.edge.store.records import RecordStore
 from tesela.edge.telemetry.port import SILENT, Phase, Telemetry
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.gate import RecoveryGate
+from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.lookout import Lookout
 from tesela.plugin.mode_holds import ModeHolds
 from tesela.plugin.partition import Partitions
@@ -48,6 +49,7 @@ class Node:
     lookout: Lookout
     policy: Policy
     gate: RecoveryGate
+    health: HealthKeeper
     in_use_retry_s: float = 5.0
     fabric_wait_s: float = 20.0
     api_retry_s: float = 5.0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Protocol
 
-from tesela.core.errors import NvmlError, NvmlTimeout
+from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout
 from tesela.core.model import LivePartition
+from tesela.core.released import NOT_RELEASED, Released, plan_released_fences
 from tesela.core.roster import KnownGpu
-from tesela.core.slices.offer import plan_wedge_fences
 from tesela.core.slices.state import PoolState
 from tesela.plugin.inventory import LOOK_TIMEOUT_S
 from tesela.plugin.node import Node
@@ -18,21 +17,11 @@ from tesela.plugin.side_by_side import run_side_by_side
 log = logging.getLogger(__name__)
 
 
-class Watchdog(Protocol):
-    """Who knows of calls into NVML that do not return."""
+def read_pool_state(node: Node, released: Released = NOT_RELEASED) -> PoolState:
+    """The state of this node's pool. Records are read before and after the look at NVML (see `PoolState`).
 
-    @property
-    def wedged_node(self) -> bool:
-        """Whether NVML as a whole is suspect."""
-        ...
-
-    def wedged_gpus(self) -> frozenset[str]:
-        """UUIDs of the GPUs inside which a call hangs now."""
-        ...
-
-
-def read_pool_state(node: Node, watchdog: Watchdog) -> PoolState:
-    """The state of this node's pool. Records are read before and after the look at NVML (see `PoolState`)."""
+    While NVML is `released` every device is tainted, and the partitions are those last seen.
+    """
     before = node.records.list().records
     roster = node.lookout.roster
     looks = {known.gpu.uuid: partial(_list_live, node, known) for known in roster.gpus}
@@ -45,7 +34,8 @@ def read_pool_state(node: Node, watchdog: Watchdog) -> PoolState:
         policy=node.policy,
         live=tuple(live),
         records=tuple(records.values()),
-        fences=plan_wedge_fences(roster, watchdog.wedged_gpus(), whole_node=watchdog.wedged_node),
+        fences=(*node.health.fences(), *plan_released_fences(released, roster)),
+        health=node.health.health,
     )
 
 
@@ -55,6 +45,8 @@ def _list_live(node: Node, known: KnownGpu) -> tuple[LivePartition, ...]:
         return ()
     try:
         return node.list_live(known)
+    except NvmlReleased:
+        return _recall(node, known.gpu.uuid)
     except (NvmlError, NvmlTimeout) as error:
         log.warning("GPU %s does not answer, its partitions are taken as last seen: %s", known.gpu.uuid, error)
         return _recall(node, known.gpu.uuid)

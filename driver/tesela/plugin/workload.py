@@ -6,11 +6,12 @@ annotation, so that a damaged record can be rebuilt from it in turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tesela.core.cdi import DeviceNode, render_cdi_ids, render_claim_cdi
 from tesela.core.errors import NvmlError, StateError, TryAgain
 from tesela.core.geometry import Partition
+from tesela.core.health.model import ALL_HEALTHY, NodeHealth
 from tesela.core.metadata import find_requests, render_metadata
 from tesela.core.model import PreparedDevice
 from tesela.core.record import ClaimRecord, RecordedDevice, render_answer
@@ -33,12 +34,22 @@ _RECORD = "gpu.nvidia.com/record"
 class WorkloadFiles:
     """Writes, restores and removes the files of claims. The caller holds the claim's lock."""
 
-    def __init__(self, *, cdi: CdiFiles, metadata: MetadataFiles, host: Host, nvml: Nvml, lookout: Lookout) -> None:
+    def __init__(
+        self,
+        *,
+        cdi: CdiFiles,
+        metadata: MetadataFiles,
+        host: Host,
+        nvml: Nvml,
+        lookout: Lookout,
+        health: Callable[[], NodeHealth] = lambda: ALL_HEALTHY,
+    ) -> None:
         self._cdi = cdi
         self._metadata = metadata
         self._host = host
         self._nvml = nvml
         self._lookout = lookout
+        self._health = health
 
     def write(self, record: ClaimRecord, deadline: Deadline | None = None) -> tuple[PreparedDevice, ...]:
         """Put the claim's files in place and return the answer for the kubelet. Device nodes use today's minors.
@@ -110,4 +121,5 @@ class WorkloadFiles:
         current = device.current
         profile = current and next((p for p in known.gpu.profiles if p.profile_id == current.profile_id), None)
         partition = Partition(profile=profile, placement=current.placement) if current and profile else None
-        return render_attributes(OfferedDevice(name=device.device, partition=partition), known, self._lookout.roster)
+        offered = OfferedDevice(name=device.device, partition=partition)
+        return render_attributes(offered, known, self._lookout.roster, self._health())

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from tesela.core.health.model import NodeHealth
+from tesela.core.health.rules import render_attribute
 from tesela.core.roster import KnownGpu, Roster
 from tesela.core.slices.counters import (
     plan_capacity,
@@ -29,14 +31,14 @@ MAX_TEXT = 64
 _BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
-def render_device(device: OfferedDevice, offer: GpuOffer, roster: Roster) -> Json:
+def render_device(device: OfferedDevice, offer: GpuOffer, roster: Roster, health: NodeHealth) -> Json:
     """The device's entry in a slice's `devices`."""
     known = offer.known
     partition = device.partition
     capacity = plan_capacity(partition.profile) if partition else plan_gpu_capacity(known.gpu)
     rendered: Json = {
         "name": device.name,
-        "attributes": render_attributes(device, known, roster),
+        "attributes": render_attributes(device, known, roster, health),
         "capacity": {name: {"value": render_integer(value)} for name, value in capacity.items()},
     }
     if offer.counted:
@@ -50,7 +52,7 @@ def render_device(device: OfferedDevice, offer: GpuOffer, roster: Roster) -> Jso
     return rendered
 
 
-def render_attributes(device: OfferedDevice, known: KnownGpu, roster: Roster) -> Json:
+def render_attributes(device: OfferedDevice, known: KnownGpu, roster: Roster, health: NodeHealth) -> Json:
     """The attributes of a device, also for the metadata file that its workload reads."""
     gpu, partition = known.gpu, device.partition
     texts = {
@@ -62,7 +64,7 @@ def render_attributes(device: OfferedDevice, known: KnownGpu, roster: Roster) ->
         "brand": gpu.brand,
         "architecture": gpu.architecture,
         "addressingMode": gpu.addressing_mode or "",
-        "health": "" if known.present else "gone",
+        "health": render_attribute(health, known, device.placement),
     }
     versions = {
         "cudaComputeCapability": render_version(gpu.cuda_compute_capability),

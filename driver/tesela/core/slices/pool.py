@@ -59,7 +59,7 @@ def render_pool(state: PoolState, abilities: ApiAbilities) -> Pool:
 def _render_gpu(offer: GpuOffer, state: PoolState) -> SliceContent:
     return SliceContent(
         counter_sets=(render_counter_set(offer),) if offer.counted else (),
-        devices=tuple(render_device(device, offer, state.roster) for device in offer.devices),
+        devices=tuple(render_device(device, offer, state.roster, state.health) for device in offer.devices),
     )
 
 

@@ -153,9 +153,15 @@ EVENT_PSTATE: Final = 0x4
 EVENT_XID: Final = 0x8
 """The only type whose data says something: the Xid's number, 999 for one that NVML does not know."""
 EVENT_MIG_CONFIG_CHANGE: Final = 0x100
+EVENT_SINGLE_BIT_ECC_STORM: Final = 0x200
 EVENT_GPU_UNAVAILABLE: Final = 0x4000
 EVENT_RECOVERY_ACTION: Final = 0x8000
 EVENT_ALL: Final = 0xFF9F
+
+# nvmlGpmMetricId_t, of which the driver shows one; the simulator answers these.
+GPM_GRAPHICS_UTILIZATION: Final = 1
+GPM_SM_UTILIZATION: Final = 2
+GPM_DRAM_BANDWIDTH: Final = 10
 """nvmlEventTypeAll: a bit outside is none of NVML's."""
 
 XID_FALLEN_OFF_THE_BUS: Final = 79

@@ -1,0 +1,41 @@
+"""Which partition an event of NVML is about: from the id of its GPU instance to a placement.
+
+Ids are small and used again, placements are what health is kept by. The partition that lives under the id is asked for
+first; where it went meanwhile, or its GPU does not answer, the record that holds the id tells. Known by neither, the
+event is taken to be about the whole GPU: too much is fenced rather than too little.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tesela.core.errors import NvmlError, NvmlTimeout
+from tesela.core.model import Placement
+from tesela.edge.nvml.port import Nvml
+from tesela.edge.store.records import RecordStore
+
+log = logging.getLogger(__name__)
+
+
+class Attribution:
+    """Looks up placements; never raises."""
+
+    def __init__(self, *, nvml: Nvml, records: RecordStore) -> None:
+        self._nvml = nvml
+        self._records = records
+
+    def find_placement(self, gpu_uuid: str, gi_id: int) -> Placement | None:
+        """Where the instance `gi_id` is, or was until just now; None where nobody knows."""
+        try:
+            return self._nvml.get_gpu_instance_by_id(gpu_uuid, gi_id).placement
+        except (NvmlError, NvmlTimeout) as error:
+            log.info("GPU instance %d of GPU %s is looked up in the records: %s", gi_id, gpu_uuid, error)
+        recorded = {
+            partition.placement
+            for record in self._records.list().records
+            for device in record.devices_on(gpu_uuid)
+            for partition in device.partitions
+            if partition.gi_id == gi_id
+        }
+        # Two records with one id are of different generations, or one of them is wrong: no reason to choose.
+        return recorded.pop() if len(recorded) == 1 else None
