@@ -17,12 +17,15 @@ from tesela.core.errors import TeselaError
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
+LONGEST_TURN_S: Final = 900.0
+"""Every wait in a turn is bounded, so one that lasts this long is a fault of ours."""
 
 
 class Loop:
     """Calls `turn` whenever it is woken, and when as many seconds have passed as the last turn returned.
 
-    `first_s` is the time before the first turn, `retry_s` that before the next one where a turn failed.
+    `first_s` is the time before the first turn, `retry_s` that before the next one where a turn failed. A turn longer
+    than `longest_turn_s` is a fault.
     """
 
     def __init__(
@@ -32,11 +35,14 @@ class Loop:
         *,
         first_s: float = 0.0,
         retry_s: float = RETRY_S,
+        longest_turn_s: float = LONGEST_TURN_S,
     ) -> None:
         self._name = name
         self._turn = turn
         self._first_s = first_s
         self._retry_s = retry_s
+        self._longest_turn_s = longest_turn_s
+        self._began_s: float | None = None
         self._changed = threading.Condition()
         self._stopped = self._paused = self._woken = self._in_turn = False
         self._last_problem = ""
@@ -50,6 +56,17 @@ class Loop:
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence; None before the start and after a stop."""
+        began_s = self._began_s
+        if self._stopped or self._thread.ident is None:
+            return None
+        if not self._thread.is_alive():
+            return f"the thread {self._name} has ended"
+        if began_s is not None and (took_s := time.monotonic() - began_s) > self._longest_turn_s:
+            return f"the thread {self._name} has been at one turn for {took_s:.0f} s"
+        return None
 
     def wake(self) -> None:
         """The next turn comes at once. Costs nothing, from any thread."""
@@ -87,7 +104,9 @@ class Loop:
     def _run(self) -> None:
         due_s = time.monotonic() + self._first_s
         while self._wait_for_turn(due_s):
+            self._began_s = time.monotonic()
             due_s = time.monotonic() + self._attempt()
+            self._began_s = None
             with self._changed:
                 self._in_turn = False
                 self._changed.notify_all()

@@ -50,6 +50,10 @@ class Monitor:
         """Begin."""
         self._loop.start()
 
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
+
     def stop(self, timeout_s: float) -> bool:
         """End, after the look under way; False where that took longer."""
         return self._loop.stop(timeout_s)

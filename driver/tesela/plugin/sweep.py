@@ -91,6 +91,10 @@ class Sweeper:
         """Begin."""
         self._loop.start()
 
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
+
     def stop(self, timeout_s: float) -> bool:
         """End, after the sweep under way; False where that took longer."""
         return self._loop.stop(timeout_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -85,7 +86,7 @@ class Events:
         self._failures = 0
         self._last_problem = ""
         self._is_open = False
-        self._loop = Loop("events", self._turn)
+        self._loop = Loop("events", self._turn, longest_turn_s=math.inf)  # a turn lasts as long as its event set
 
     @property
     def is_open(self) -> bool:
@@ -95,6 +96,10 @@ class Events:
     def start(self) -> None:
         """Begin."""
         self._loop.start()
+
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
 
     def stop(self, timeout_s: float) -> bool:
         """Close the set and end; False where a call is still inside NVML after that."""

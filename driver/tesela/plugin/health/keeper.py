@@ -89,6 +89,10 @@ class HealthKeeper:
         """Begin to take what is posted, and to look at the file."""
         self._loop.start()
 
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
+
     def stop(self, timeout_s: float) -> bool:
         """End; what was posted and counted until now is written."""
         ended = self._loop.stop(timeout_s)

@@ -35,6 +35,11 @@ class Observers:
         """End; False where one of them is still inside NVML after `timeout_s`."""
         return _all_within(timeout_s, (self.monitor.stop, self.readings.stop, self.events.stop))
 
+    def find_fault(self) -> str | None:
+        """What keeps one of them from working for good, as a sentence."""
+        faults = (part.find_fault() for part in (self.events, self.readings, self.monitor))
+        return next((fault for fault in faults if fault is not None), None)
+
     def pause(self, timeout_s: float) -> bool:
         """Call NVML no more until `resume`. False: one of them is still inside NVML after `timeout_s`."""
         return _all_within(timeout_s, (self.monitor.pause, self.readings.pause, self.events.pause))
