@@ -31,6 +31,7 @@ from tesela.edge.store.records import RecordStore
 from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.edge.store.roster import RosterStore
 from tesela.edge.store.sweep import SweepStore
+from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.config import PluginConfig
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.health.keeper import HealthKeeper
@@ -45,6 +46,7 @@ from tesela.plugin.release_gpu import GpuRelease, Pausable, ReleasableService, R
 from tesela.plugin.roster_repair import repair_roster
 from tesela.plugin.service import ClaimService
 from tesela.plugin.sweep import Sweeper
+from tesela.plugin.usage import NvmlUsage, UsageSampler
 from tesela.plugin.workload import WorkloadFiles
 
 
@@ -72,7 +74,9 @@ class Parts:
     recovery: Recovery
     server: KubeletServer
     observers: Observers
+    sweeper: Sweeper
     release: GpuRelease
+    usage: UsageSampler
     pausable: tuple[Pausable, ...]
     background: tuple[Part, ...]
 
@@ -84,14 +88,16 @@ def build_parts(
     *,
     on_registered: Callable[[bool, str], None],
     on_failure: Callable[[Exception], None],
+    telemetry: Telemetry = SILENT,
 ) -> Parts:
     """All parts over real files and these backends. StartError: a file of ours or a setting makes a start senseless."""
-    node = build_node(config, kube, nvml)
+    node = build_node(config, kube, nvml, telemetry)
     publisher = Publisher(
         kube=kube,
         node_name=config.node_name,
         state=lambda: read_pool_state(node, release.released),
         lock=node.locks.publisher_lock(),
+        telemetry=telemetry,
     )
     node.health.listen(lambda _changes: publisher.wake("health changed"))
     nvml.listen(node.health.wake)
@@ -100,6 +106,8 @@ def build_parts(
     observers = build_observers(node, nvml, recovery, on_change=publisher.wake)
     sweeper = Sweeper(node, recovery, SweepStore(config.state_dir), on_change=publisher.wake)
     release = build_release(config, kube, nvml, on_change=publisher.wake, on_failure=on_failure)
+    roster, records = lambda: node.lookout.roster, lambda: node.records.list().records
+    usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
     server = KubeletServer(
         driver_name=DRIVER_NAME,
         service=ReleasableService(ClaimService(node), release),
@@ -115,9 +123,11 @@ def build_parts(
         recovery=recovery,
         server=server,
         observers=observers,
+        sweeper=sweeper,
         release=release,
-        pausable=(observers, sweeper.loop),
-        background=(node.health, observers, sweeper, release),
+        usage=usage,
+        pausable=(observers, sweeper.loop, usage),
+        background=(node.health, observers, sweeper, release, usage),
     )
 
 
@@ -149,7 +159,7 @@ def build_release(
     )
 
 
-def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
+def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml, telemetry: Telemetry = SILENT) -> Node:
     """The ports and the files of this node; a roster that is damaged is rebuilt first."""
     host = Host(
         proc_root=config.proc_root,
@@ -157,9 +167,9 @@ def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
         dev_root=config.dev_root,
         dev_root_mount=config.dev_root_mount,
     )
-    records, locks, partitions = RecordStore(config.state_dir), FileLocks(config.state_dir), Partitions(nvml)
-    roster_store = RosterStore(config.state_dir)
-    repair_roster(roster_store, records, locks, kube, config.node_name)
+    records, partitions = RecordStore(config.state_dir), Partitions(nvml)
+    locks, roster_store = FileLocks(config.state_dir, telemetry), RosterStore(config.state_dir)
+    repair_roster(roster_store, records, locks, kube, config.node_name, telemetry)
     lookout = Lookout(
         nvml=nvml, partitions=partitions, host=host, roster_store=roster_store, records=records, locks=locks
     )
@@ -170,6 +180,7 @@ def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
         policy=policy.health,
         roster=lambda: lookout.roster,
         wedged=lambda: Wedged(gpu_uuids=nvml.wedged_gpus(), whole_node=nvml.wedged_node),
+        telemetry=telemetry,
     )
     return Node(
         pool=config.node_name,
@@ -192,4 +203,5 @@ def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml) -> Node:
         policy=policy,
         gate=RecoveryGate(),
         health=health,
+        telemetry=telemetry,
     )

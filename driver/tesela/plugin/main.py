@@ -10,9 +10,8 @@ import dataclasses
 import logging
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tesela import __version__
 from tesela.core.errors import NvmlError, StartError
@@ -24,11 +23,15 @@ from tesela.edge.kube.port import Kube
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.telemetry.logs import configure_logs
+from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.assembly import build_parts, build_release_files
 from tesela.plugin.config import PluginConfig
 from tesela.plugin.driver_wait import init_nvml
+from tesela.plugin.observability import Observability
 from tesela.plugin.publish import REGISTERED
 from tesela.plugin.release_gpu import may_open
+from tesela.plugin.snapshot import read_snapshot
 
 log = logging.getLogger(__name__)
 
@@ -38,23 +41,34 @@ _STOP_S = 10.0
 def run_plugin(config: PluginConfig) -> int:
     """Run until SIGTERM or SIGINT (0) or a failure (StartError, or 1 after a line in the log)."""
     # Before the log begins: a setting that cannot work ends the start in one line, and not only when the driver came.
-    kube = KubeClient(load_config(config.kubeconfig))
-    nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s)
+    watched = Observability(config)
+    kube = KubeClient(load_config(config.kubeconfig), telemetry=watched.telemetry)
+    nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s, telemetry=watched.telemetry)
     if config.policy is not None:
         read_policy(config.policy)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
-    )
+    configure_logs(config.log_format, config.log_level)
     settings = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(config).items())
     log.info("tesela %s, %s", __version__, settings)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
+    watched.start()
+    try:
+        return _run_watched(config, kube, nvml, watched, stop)
+    finally:
+        watched.close()
+
+
+def _run_watched(
+    config: PluginConfig, kube: KubeClient, nvml: WatchedNvml, watched: Observability, stop: threading.Event
+) -> int:
     if may_open(nvml, build_release_files(config, kube)):
         library = LibraryFile() if config.nvml == "real" else None
         if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop, library=library):
             return 0
-    return serve(Plugin(config, kube, nvml, on_failed=stop.set), stop)
+    plugin = Plugin(config, kube, nvml, on_failed=stop.set, telemetry=watched.telemetry)
+    plugin.show(watched)
+    return serve(plugin, stop)
 
 
 def serve(plugin: Plugin, stop: threading.Event) -> int:
@@ -72,13 +86,22 @@ class Plugin:
     """
 
     def __init__(
-        self, config: PluginConfig, kube: Kube, nvml: WatchedNvml, *, on_failed: Callable[[], None] = lambda: None
+        self,
+        config: PluginConfig,
+        kube: Kube,
+        nvml: WatchedNvml,
+        *,
+        on_failed: Callable[[], None] = lambda: None,
+        telemetry: Telemetry = SILENT,
     ) -> None:
         self.failed = threading.Event()
+        self.registered = threading.Event()
         self._on_failed = on_failed
         self._has_looked = False
         self._nvml = nvml
-        self._parts = build_parts(config, kube, nvml, on_registered=self._on_registered, on_failure=self._fail)
+        self._parts = build_parts(
+            config, kube, nvml, on_registered=self._on_registered, on_failure=self._fail, telemetry=telemetry
+        )
         self.node = self._parts.node
         self.publisher = self._parts.publisher
         self.server = self._parts.server
@@ -96,6 +119,20 @@ class Plugin:
         self.publisher.start()
         for part in self._parts.background:
             part.start()
+
+    def show(self, watched: Observability) -> None:
+        """Let `watched` tell of this program: its metrics, whether it works, and whether it is ready."""
+        watched.attach(
+            parts=(self.publisher, *self._parts.background),
+            read_snapshot=lambda: read_snapshot(self._parts, self._nvml, self.registered.is_set),
+            list_unready=self._list_unready,
+        )
+
+    def _list_unready(self) -> Iterator[str]:
+        if not self.registered.is_set():
+            yield "the kubelet has not registered this driver yet"
+        if not self.publisher.published.is_set():
+            yield "the ResourceSlices of this node are not published yet"
 
     def _after_open(self) -> None:
         if self._has_looked:
@@ -142,6 +179,8 @@ class Plugin:
 
     def _on_registered(self, ok: bool, error: str) -> None:
         if ok:
+            self.registered.set()
             self.publisher.wake(REGISTERED)
         else:
+            self.registered.clear()
             log.error("the kubelet refused to register the driver: %s", error)

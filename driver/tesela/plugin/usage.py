@@ -1,0 +1,174 @@
+"""What the devices that claims hold use: asked of NVML in a thread of its own, and only while somebody scrapes.
+
+A scrape never waits for NVML: it wakes this thread, gives it a moment, and takes what is there. A figure that is
+missing, or too old to be true, has no series.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from tesela.core.errors import NvmlError, TryAgain
+from tesela.core.geometry import find_profile
+from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice
+from tesela.core.roster import Roster
+from tesela.edge.nvml.port import MemoryInfo, Nvml
+from tesela.edge.telemetry.snapshot import Usage
+from tesela.plugin.loop import Loop
+from tesela.plugin.side_by_side import run_side_by_side
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 1.0
+_FRESH_S: Final = 60.0
+_LOOK_TIMEOUT_S: Final = 5.0
+_REST_S: Final = 3600.0
+"""Nobody asks in between but a scrape, which wakes the thread."""
+
+
+class UsageSource(Protocol):
+    """Who knows what a device uses; None where it cannot be told. NvmlError and TryAgain mean the same, this time."""
+
+    def get_memory(self, held: Usage) -> MemoryInfo | None:
+        """Memory of a whole GPU, or of a MIG device."""
+        ...
+
+    def get_sm_activity(self, held: Usage) -> float | None:
+        """Share of time and multiprocessors with a warp resident, 0 to 1."""
+        ...
+
+
+class NvmlUsage:
+    """NVML's answers. That a GPU has no memory figure (unified memory) is remembered nowhere: it costs one call."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+
+    def get_memory(self, held: Usage) -> MemoryInfo | None:
+        # NVML tells a MIG device's memory by that device's handle, for which the port has no call.
+        return None if held.profile else self._nvml.get_memory_info(held.gpu_uuid)
+
+    def get_sm_activity(self, held: Usage) -> float | None:  # noqa: ARG002 -- the port's signature
+        return None  # it takes two GPM samples, for which the port has no call
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    usage: tuple[Usage, ...] = ()
+    at_s: float = float("-inf")
+
+
+class UsageSampler:
+    """A part of the node program: `read` is the scrape's, the thread does the asking."""
+
+    def __init__(
+        self,
+        *,
+        records: Callable[[], Iterable[ClaimRecord]],
+        roster: Callable[[], Roster],
+        source: UsageSource,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._records = records
+        self._roster = roster
+        self._source = source
+        self._clock = clock
+        self._sampled = threading.Condition()
+        self._sample = _Sample()
+        self._loop = Loop("usage", self._turn, first_s=_REST_S)
+
+    def start(self) -> None:
+        """Begin."""
+        self._loop.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End; False where a call into NVML is under way after that."""
+        return self._loop.stop(timeout_s)
+
+    def pause(self, timeout_s: float) -> bool:
+        """Call NVML no more until `resume`. False: a call is under way after `timeout_s`."""
+        return self._loop.pause(timeout_s)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._loop.resume()
+
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
+
+    def read(self, patience_s: float = PATIENCE_S) -> tuple[Usage, ...]:
+        """The figures of this moment; after `patience_s` those of before, if they are fresh enough, else none."""
+        asked_s = self._clock()
+        self._loop.wake()
+        with self._sampled:
+            self._sampled.wait_for(lambda: self._sample.at_s >= asked_s, patience_s)
+            sample = self._sample
+        return sample.usage if self._clock() - sample.at_s <= _FRESH_S else ()
+
+    def look(self) -> tuple[Usage, ...]:
+        """Asks now, GPUs side by side. Those that do not answer in time are left out."""
+        held = list_held(self._records(), self._roster())
+        uuids = sorted({one.gpu_uuid for one in held})
+        looks = {uuid: partial(self._look_at, [one for one in held if one.gpu_uuid == uuid]) for uuid in uuids}
+        found = run_side_by_side(looks, timeout_s=_LOOK_TIMEOUT_S, name="usage")
+        return tuple(one for uuid in uuids for one in found.get(uuid, ()))
+
+    def _turn(self) -> float:
+        at_s = self._clock()
+        usage = self.look()
+        with self._sampled:
+            self._sample = _Sample(usage, at_s)
+            self._sampled.notify_all()
+        return _REST_S
+
+    def _look_at(self, held: Sequence[Usage]) -> tuple[Usage, ...]:
+        return tuple(self._measure(one) for one in held)
+
+    def _measure(self, held: Usage) -> Usage:
+        memory, activity = _ask(self._source.get_memory, held), _ask(self._source.get_sm_activity, held)
+        if memory is not None:
+            held = replace(held, memory_used_bytes=memory.used_bytes, memory_total_bytes=memory.total_bytes)
+        return replace(held, sm_activity_ratio=activity)
+
+
+def _ask(question: Callable[[Usage], T | None], held: Usage) -> T | None:
+    try:
+        return question(held)
+    except (NvmlError, TryAgain) as error:
+        log.debug("what %s of GPU %s uses is not known: %s", held.uuid, held.gpu_uuid, error)
+        return None
+
+
+def list_held(records: Iterable[ClaimRecord], roster: Roster) -> tuple[Usage, ...]:
+    """The devices that prepared claims hold, without figures but for a partition's size, which its profile says."""
+    return tuple(
+        held
+        for record in records
+        if record.state is ClaimState.PREPARED
+        for device in record.devices
+        if not device.admin_access and (held := _describe(record, device, roster)) is not None
+    )
+
+
+def _describe(record: ClaimRecord, device: RecordedDevice, roster: Roster) -> Usage | None:
+    known, current = roster.find(device.gpu_uuid), device.current
+    if known is None or not known.present:
+        return None
+    profile = find_profile(known.gpu, current.profile_id) if current is not None else None
+    return Usage(
+        gpu_uuid=device.gpu_uuid,
+        uuid=(current.mig_uuid or "") if current is not None else device.gpu_uuid,
+        profile=current.profile if current is not None else "",
+        namespace=record.claim.namespace,
+        claim=record.claim.name,
+        memory_total_bytes=profile.memory_bytes if profile is not None else None,
+    )
