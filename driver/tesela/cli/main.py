@@ -1,7 +1,8 @@
 """The `tesela` command: finds the verb, imports its file alone, runs it, and turns errors into one line.
 
-A verb is a module `tesela.cli.<verb>` with `add_arguments(parser)` and `run(args) -> int`. Only the named verb is
-imported, so that `tesela --help` answers at once and a verb that reads a file does not load a Kubernetes client.
+A verb is a module `tesela.cli.<verb>`, with `_` for `-`, that has `add_arguments(parser)` and `run(args) -> int`. Only
+the named verb is imported, so that `tesela --help` answers at once and a verb that reads a file does not load a
+Kubernetes client.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ VERBS: Final[dict[str, str]] = {
     "plugin": "run the node driver: publish this node's GPUs and serve the kubelet",
     "demo": "the main job on a simulated DGX in this process: no root, no GPU, no cluster",
     "sim": "run or act on the NVML simulator",
+    "health": "what is wrong with this node's GPUs, and how to take it back",
     "forget": "drop a GPU that is gone for good from this node's roster",
+    "release-gpu": "close NVML on this node for a driver upgrade or a GPU reset, and open it again",
+    "gpu": "take GPUs or devices of the cluster out of service, and back: cordon, drain, uncordon",
 }
 
 EXIT_FAILED: Final = 1
@@ -77,7 +81,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
             verb, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if verb == named:
-            module = importlib.import_module(f"tesela.cli.{verb}")
+            module = importlib.import_module(f"tesela.cli.{verb.replace('-', '_')}")
             verb_parser.set_defaults(leaf=verb_parser)
             module.add_arguments(verb_parser)
             verb_parser.set_defaults(run=module.run)

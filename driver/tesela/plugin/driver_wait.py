@@ -12,6 +12,7 @@ from typing import Final
 
 from tesela.core.errors import NvmlError, StartError, TryAgain
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.port import Nvml
 from tesela.plugin.deadline import Deadline
 
@@ -30,8 +31,11 @@ _CAUSES: Final[dict[int, str]] = {
 }
 
 
-def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event) -> bool:
-    """Initialize NVML, waiting up to `wait_s`. False: `stop` was set. StartError: it did not come, or never will."""
+def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event, library: LibraryFile | None = None) -> bool:
+    """Initialize NVML, waiting up to `wait_s`. False: `stop` was set. StartError: it did not come, or never will.
+
+    A library that was replaced since this process loaded it will never match: a new process has to load the new one.
+    """
     deadline = Deadline.after(wait_s)
     said: Deadline | None = None
     while not stop.is_set():
@@ -41,6 +45,8 @@ def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event) -> bool:
             cause = _describe(error)
             if isinstance(error, NvmlError) and error.code == codes.FUNCTION_NOT_FOUND:
                 raise StartError(cause) from error
+            if library is not None and (changed := library.describe_change()):
+                raise StartError(f"{changed}, while it waited: {cause}; the next process loads the new one") from error
             if not deadline.left_s:
                 raise StartError(f"gave up after {wait_s:.0f} s without a GPU driver: {cause}") from error
             if said is None or not said.left_s:

@@ -1,0 +1,353 @@
+"""Close NVML while an operator works on the GPU driver or a GPU, and open it again, with the registration kept.
+
+`released.json` says what is wanted (`tesela release-gpu`, and the node's label by way of this file), a turn every
+second makes it so: new claims are turned away, those under way end, every part that calls NVML pauses, NVML closes.
+What does not end in time is tried again, and the file says what it waits for. Opening it again is the reverse. A
+library that does not match the kernel module any more, or is another file now, is beyond repair within this process:
+that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from tesela.core.errors import (
+    ApiError,
+    NvmlError,
+    NvmlReleased,
+    OtherRelease,
+    StartError,
+    StateError,
+    TryAgain,
+)
+from tesela.core.model import ClaimRef, Refusal
+from tesela.core.released import (
+    NOT_RELEASED,
+    RELEASE_LABEL,
+    Released,
+    Request,
+    Source,
+    render_sentence,
+)
+from tesela.edge.kube.port import NODES, Kube
+from tesela.edge.kubelet.port import NodeService, PrepareResult
+from tesela.edge.nvml import codes
+from tesela.edge.nvml.library_file import LibraryFile
+from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.store.locks import FileLocks, hold
+from tesela.edge.store.released import OpenMark, ReleasedStore
+from tesela.plugin.loop import Loop
+
+log = logging.getLogger(__name__)
+
+_LOCK_TIMEOUT_S: Final = 10.0
+_NEW_PROCESS: Final = "this process ends, and the one that takes its place loads the library anew"
+
+
+class Pausable(Protocol):
+    """A part that calls NVML by itself."""
+
+    def pause(self, timeout_s: float) -> bool:
+        """Call NVML no more until `resume`. False: it is still inside after `timeout_s`."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseTimes:
+    """In seconds: how often the file and the node's label are looked at, and how long one try waits for each part."""
+
+    turn_s: float = 1.0
+    label_s: float = 30.0
+    pause_s: float = 10.0
+    claims_s: float = 50.0
+    retry_s: float = 2.0
+
+
+class ReleaseFiles:
+    """`released.json` under its lock, and the label of the node that goes into it."""
+
+    def __init__(self, store: ReleasedStore, locks: FileLocks, kube: Kube, node_name: str) -> None:
+        self._store = store
+        self._locks = locks
+        self._kube = kube
+        self.node_name = node_name
+        self._last = NOT_RELEASED
+
+    def read(self) -> Released:
+        """What the file says. One of another release asks for the same; one that is damaged says what it said last.
+
+        Such a one is set aside, and a process that only begins takes it for no request.
+        """
+        try:
+            self._last = self._store.read()
+        except OtherRelease as error:
+            foreign = Request(source=Source.COMMAND, reason=str(error), requested_by="another release", since_s=0)
+            self._last = Released(requests=(foreign,))
+        except StateError as error:
+            kept = self._store.set_aside()
+            log.error("%s: %s; it is kept as %s", self._store.path, error, kept)  # noqa: TRY400 - the sentence is enough
+            self._store.write(self._last)
+        return self._last
+
+    def change(self, edit: Callable[[Released], Released]) -> Released:
+        """Writes what `edit` makes of the file, where that differs. TryAgain or StateError: it cannot be written."""
+        with hold(self._locks.released_lock(), _LOCK_TIMEOUT_S, "the request to release NVML"):
+            before = self.read()
+            after = edit(before)
+            if after != before:
+                self._store.write(after)
+                self._last = after
+        return after
+
+    def acknowledge(self) -> None:
+        """Writes that this process has NVML closed."""
+        closed_by, closed_s = f"process {os.getpid()} on {os.uname().nodename}", int(time.time())
+        self.change(lambda now: replace(now, closed_by=closed_by, closed_s=closed_s, problem=""))
+
+    def follow_label(self) -> None:
+        """Puts the node's label into the file, or takes it out. ApiError: the API server does not tell."""
+        labels = self._kube.get(NODES, self.node_name)["metadata"].get("labels") or {}
+        if labels.get(RELEASE_LABEL) == "true":
+            reason = f"label {RELEASE_LABEL} of the node"
+            asked = Request(
+                source=Source.LABEL, reason=reason, requested_by="an administrator", since_s=int(time.time())
+            )
+            self.change(lambda released: released.with_request(asked))
+        elif self.read().has(Source.LABEL):
+            self.change(lambda released: released.without(Source.LABEL))
+
+
+def may_open(nvml: WatchedNvml, files: ReleaseFiles) -> bool:
+    """At the start of a process: whether NVML may be opened. False: it is released, and stays closed for now."""
+    try:
+        files.follow_label()
+    except ApiError as error:
+        log.warning("whether the node's label asks for NVML to be released is asked again later: %s", error)
+    released = files.read()
+    if not released.is_wanted:
+        return True
+    sentence = render_sentence(released, files.node_name)
+    nvml.release(sentence)
+    files.acknowledge()
+    log.warning("%s; this process begins without NVML", sentence)
+    return False
+
+
+class GpuRelease:
+    """Does what the files want. `after_open` is called whenever NVML was opened again, before the parts go on.
+
+    `on_change` is told, and must not block, when the taints are to be written anew; `on_failure` when this process has
+    to end. `parts` are paused in reverse order and go on in order.
+    """
+
+    def __init__(
+        self,
+        nvml: WatchedNvml,
+        files: ReleaseFiles,
+        mark: OpenMark,
+        *,
+        on_change: Callable[[str], None],
+        on_failure: Callable[[Exception], None],
+        library: LibraryFile | None = None,
+        times: ReleaseTimes = ReleaseTimes(),
+    ) -> None:
+        self._nvml = nvml
+        self._files = files
+        self._mark = mark
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._library = library
+        self._times = times
+        self._parts: tuple[Pausable, ...] = ()
+        self._after_open: Callable[[], None] = lambda: None
+        self._label_due_s = 0.0
+        self._label_unknown = False
+        self._failed = False
+        self._idle = threading.Condition()
+        self._working = 0
+        self._sentence = ""
+        self.released = NOT_RELEASED
+        if not nvml.is_open:
+            self.released = files.read()
+            self._sentence = render_sentence(self.released, files.node_name)
+        self._loop = Loop("release-gpu", self._turn)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether NVML is closed, or about to be."""
+        return bool(self._sentence)
+
+    def attach(self, parts: Sequence[Pausable], after_open: Callable[[], None]) -> None:
+        """Say who is to pause, and what comes first when NVML is open again. Once, before any part starts."""
+        self._parts, self._after_open = tuple(parts), after_open
+        if not self._nvml.is_open:
+            for part in reversed(self._parts):
+                part.pause(0)
+
+    def start(self) -> None:
+        """Begin to follow the files."""
+        if self._nvml.is_open:
+            self._mark.hold()
+            if self._library is not None:
+                self._library.note()
+        self._nvml.listen_for_mismatch(self._fail_by_mismatch)
+        self._loop.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End. False: a turn is still under way, which may be inside NVML."""
+        return self._loop.stop(timeout_s)
+
+    def close(self) -> None:
+        """NVML was shut down for good: this process has it open no longer."""
+        self._mark.drop()
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """Around whatever a claim needs NVML for. NvmlReleased: not now. A release waits for the end of the block."""
+        with self._idle:
+            if self._sentence:
+                raise NvmlReleased(self._sentence)
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._working -= 1
+                self._idle.notify_all()
+
+    def _turn(self) -> float:
+        self._follow_label()
+        self.released = self._files.read()
+        if self.released.is_wanted and (self._nvml.is_open or not self._sentence):
+            return self._close()
+        if not self.released.is_wanted and self._sentence:
+            return self._open()
+        if self._library is not None and not self._sentence and (changed := self._library.describe_change()):
+            self._fail(f"{changed}, by an upgrade of the GPU driver, it seems: {_NEW_PROCESS}")
+        return self._times.turn_s
+
+    def _follow_label(self) -> None:
+        if time.monotonic() < self._label_due_s:
+            return
+        self._label_due_s = time.monotonic() + self._times.label_s
+        try:
+            self._files.follow_label()
+        except ApiError as error:
+            # The file is followed all the same, and a server that is away is the publisher's to tell of.
+            if not self._label_unknown:
+                log.warning("whether the node's label asks for NVML to be released is not known: %s", error)
+            self._label_unknown = True
+        else:
+            self._label_unknown = False
+
+    def _close(self) -> float:
+        """One try; what is in its way is written down, and the next turn tries again."""
+        began = not self._sentence
+        with self._idle:
+            self._sentence = render_sentence(self.released, self._files.node_name)
+        if began:
+            log.warning("%s", self._sentence)
+            self._on_change("NVML is released")
+        problem = self._find_obstacle()
+        if problem:
+            self._note(problem)
+            return self._times.retry_s
+        self._mark.drop()
+        self._files.acknowledge()
+        log.warning("NVML is closed; no claim is prepared or given back until it is open again")
+        return self._times.turn_s
+
+    def _find_obstacle(self) -> str:
+        """What keeps NVML open; "" once it is closed."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._working or self._loop.must_end, self._times.claims_s)
+            if self._working:
+                return f"{self._working} calls of the kubelet are still under way"
+        for part in reversed(self._parts):
+            if not part.pause(self._times.pause_s):
+                return f"{type(part).__name__} is still inside NVML"
+        try:
+            self._nvml.release(self._sentence)
+        except (NvmlError, TryAgain) as error:
+            return str(error)
+        return ""
+
+    def _open(self) -> float:
+        if self._library is not None and self._library.describe_change():
+            self._files.change(lambda _: NOT_RELEASED)
+            self._fail(f"NVML is to be open again, and its library was replaced meanwhile: {_NEW_PROCESS}")
+            return self._times.turn_s
+        try:
+            self._mark.hold()
+            self._nvml.reopen()
+        except (NvmlError, TryAgain) as error:
+            self._mark.drop()
+            if isinstance(error, NvmlError) and error.code == codes.LIB_RM_VERSION_MISMATCH:
+                self._files.change(lambda _: NOT_RELEASED)
+                self._fail_by_mismatch(error)
+            else:
+                self._note(f"NVML cannot be opened again yet: {error}")
+            return self._times.retry_s
+        if self._library is not None:
+            self._library.note()
+        log.warning("NVML is open again")
+        self._after_open()
+        with self._idle:
+            self._sentence = ""
+        for part in self._parts:
+            part.resume()
+        self._files.change(lambda now: now if now.is_wanted else NOT_RELEASED)
+        self._on_change("NVML is open again")
+        return 0.0
+
+    def _note(self, problem: str) -> None:
+        if self.released.problem != problem:
+            log.warning("NVML and the release of it: %s; tried again", problem)
+        with contextlib.suppress(TryAgain, StateError):  # for whoever waits at a terminal; the log has it already
+            self._files.change(lambda now: replace(now, problem=problem))
+
+    def _fail_by_mismatch(self, error: NvmlError) -> None:
+        self._fail(f"libnvidia-ml.so.1 does not match the loaded kernel module any more ({error}): {_NEW_PROCESS}")
+
+    def _fail(self, sentence: str) -> None:
+        if not self._failed:
+            self._failed = True
+            log.error("%s", sentence)
+            self._on_failure(StartError(sentence))
+
+
+class ReleasableService:
+    """The kubelet's calls, turned away with a sentence on the pod while NVML is released. A NodeService."""
+
+    def __init__(self, inner: NodeService, release: GpuRelease) -> None:
+        self._inner = inner
+        self._release = release
+
+    def prepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, PrepareResult]:
+        try:
+            with self._release.work():
+                return self._inner.prepare(claims, deadline_s)
+        except NvmlReleased as error:
+            return {ref.uid: Refusal(message=_name(ref, error)) for ref in claims}
+
+    def unprepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, str | None]:
+        try:
+            with self._release.work():
+                return self._inner.unprepare(claims, deadline_s)
+        except NvmlReleased as error:
+            return {ref.uid: _name(ref, error) for ref in claims}
+
+
+def _name(ref: ClaimRef, error: NvmlReleased) -> str:
+    return f"claim {ref.namespace}/{ref.name}: {error}"
