@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import DirEntry, scandir
 from pathlib import Path
@@ -63,6 +64,11 @@ class RecordStore:
         self._aside = state_dir / "aside"
         self._seen: dict[str, _Seen] = {}
         self._guard = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after each record that this process writes; it must not block, a claim's pod waits."""
+        self._listeners.append(callback)
 
     def path(self, uid: str) -> Path:
         """Where the record of claim `uid` lies."""
@@ -105,6 +111,8 @@ class RecordStore:
         """
         path = self.path(record.claim.uid)
         write_file(path, encode_record(record), mode=0o600, synced=synced, fsync=self._fsync)
+        for listener in self._listeners:
+            listener()
 
     def remove(self, uid: str) -> bool:
         """Removes the record, synced; False where there was none."""
