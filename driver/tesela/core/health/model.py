@@ -7,6 +7,7 @@ recovery. Findings are what lies on disk; the state of a GPU is the worst of its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -196,13 +197,20 @@ class NodeHealth:
 
     def find(self, gpu_uuid: str, placement: Placement | None) -> tuple[Finding, ...]:
         """The findings that concern a device, the worst first, then the oldest."""
-        found = (one for one in self.findings if one.concerns(gpu_uuid, placement))
-        return tuple(sorted(found, key=lambda one: (-one.state.severity, one.since_s, one.signal)))
+        return _worst_first(one for one in self.findings if one.concerns(gpu_uuid, placement))
+
+    def find_all(self, gpu_uuid: str) -> tuple[Finding, ...]:
+        """The findings of a GPU and of all its partitions, in the same order."""
+        return _worst_first(one for one in self.findings if one.gpu_uuid == gpu_uuid)
 
     def state_of(self, gpu_uuid: str, placement: Placement | None) -> HealthState:
         """The worst state of a device; healthy without findings."""
         found = self.find(gpu_uuid, placement)
         return found[0].state if found else HealthState.HEALTHY
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda one: (-one.state.severity, one.since_s, one.rank)))
 
 
 ALL_HEALTHY: Final = NodeHealth()

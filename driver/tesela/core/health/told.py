@@ -28,6 +28,7 @@ from tesela.core.health.observations import (
 from tesela.core.model import Placement
 from tesela.core.roster import Roster
 
+_VOLATILE = frozenset({signals.ECC_UNCORRECTED_VOLATILE, signals.ECC_CORRECTED_VOLATILE})
 _FABRIC_NOT_READY = {1: "not-started", 2: "in-progress"}
 """nvmlGpuFabricState_t: 0 is not supported, 3 is completed."""
 
@@ -147,11 +148,17 @@ def _act(signal: str, action: int) -> Level:
 
 
 def _tell_resets(told: Told, standing: tuple[Finding, ...]) -> None:
-    """What proves a reset: a recovery action that wanted one is gone, or a GPU that was lost answers again."""
+    """What proves a reset: a recovery action that wanted one is gone, a GPU that was lost answers again, or a volatile
+    counter fell. Whoever sets counters back by hand says with it that the errors are done with.
+    """
     proofs = {signals.name_recovery_action(action) for action in signals.RESET_ACTIONS}
     for finding in standing:
         level = told.levels.get((finding.gpu_uuid, finding.signal))
-        if level is None or level.value:
+        if level is None:
+            continue
+        if finding.signal in _VOLATILE and level.value < finding.count:
+            told.resets.add(finding.gpu_uuid)
+        if level.value:
             continue
         if finding.signal == signals.GPU_LOST:
             told.resets.add(finding.gpu_uuid)

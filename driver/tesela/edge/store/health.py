@@ -47,7 +47,7 @@ class HealthStore:
         except OtherRelease as error:
             raise OtherRelease(f"{self._path}: {error}") from error
         except StateError as error:
-            raise StateError(f"{self._path}: {error}") from error
+            raise StateError(f"{self._path}: {error}; the driver keeps it aside and begins anew by readings") from error
         self._seen = (identity, health) if identity else None
         return health
 
