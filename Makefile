@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e bench
+.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,6 +26,9 @@ demo: setup ## the main job on a simulated DGX: no root, no GPU, no cluster
 
 test: setup ## unit, contract, plugin and wire tests: no root, no GPU
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+chaos: setup ## claims come and go while everything fails, CHAOS_MINUTES=3 (or CHAOS_ROUNDS=50, CHAOS_SEED=...)
+	PYTHONPATH=tests $(BIN)/python -m chaos
 
 nvml-sim: ## a libnvidia-ml.so.1 that shows any program the simulator's GPUs (a C compiler)
 	@$(MAKE) --no-print-directory -C nvml-sim

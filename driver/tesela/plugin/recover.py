@@ -122,6 +122,15 @@ def hold_claim(node: Node, claim_uid: str) -> Iterator[FileLock]:
     try:
         yield lock
     finally:
+        _let_go(node, claim_uid, lock)
+
+
+def _let_go(node: Node, claim_uid: str, lock: FileLock) -> None:
+    """Release a claim's lock. Its file goes with the claim: another process may have ended that just before."""
+    try:
+        if not node.records.path(claim_uid).exists():
+            lock.discard()
+    finally:
         lock.release()
 
 
@@ -187,7 +196,7 @@ def rebuild(node: Node, damaged: UnreadableRecord) -> ClaimRecord | None:
         log.error("record %s is not rebuilt: %s", damaged.path, error)  # noqa: TRY400 -- likewise
         return None
     finally:
-        lock.release()
+        _let_go(node, damaged.uid, lock)
     return record
 
 

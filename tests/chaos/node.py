@@ -1,0 +1,148 @@
+"""One node for a chaos run: simulated GPUs behind their socket, an API behind HTTP, and the driver as a process.
+
+GPUs, files and API outlive the driver, as they do on a real node. What is left on them is what `list_leftovers` sees.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from polling import until
+from tesela.core.errors import StateError, TryAgain
+from tesela.core.roster import Roster
+from tesela.edge.embedded.cluster import EmbeddedCluster
+from tesela.edge.embedded.server import ApiServer
+from tesela.edge.kube.port import NODES, RESOURCE_SLICES
+from tesela.edge.simulator.hosttree import HostTree
+from tesela.edge.simulator.machine import build_machine
+from tesela.edge.simulator.server import SimulatorServer
+from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.metadata_files import MetadataFiles
+from tesela.edge.store.records import RecordStore
+from tesela.edge.store.roster import RosterStore
+
+from chaos.api import FaultyApi
+from chaos.driver import START_TIMEOUT_S, DriverProcess
+
+NODE_NAME = "node-1"
+DRIVER = "gpu.nvidia.com"
+NVML_TIMEOUT_S = 2.0
+_SMI = "#!/bin/sh\nexit 0\n"
+
+
+class ChaosNode:
+    """The node, from `start` to `close`. One thread at a time exchanges drivers (`exchanging`)."""
+
+    def __init__(self, gpus: str, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self.folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))  # a socket's path has at most 107 bytes
+        self.machine = build_machine(gpus)
+        HostTree(self.folder / "host", self.machine, make_nodes=False)
+        self._simulator = SimulatorServer(self.machine, self.folder / "sim.sock")
+        self.cluster = EmbeddedCluster()
+        self.cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}})
+        self.api = FaultyApi(self.cluster)
+        self._server = ApiServer(self.api)
+        self.registry_dir, self.cdi_dir = self.folder / "registry", self.folder / "cdi"
+        self.state_dir = self.folder / "plugins" / DRIVER
+        self.registry_dir.mkdir()
+        self._pods = itertools.count(1)
+        self.exchanging = threading.Lock()
+        self._driver: DriverProcess | None = None
+
+    def start(self) -> None:
+        """Everything serves, and a complete pool is published."""
+        self._simulator.start()
+        smi = self.folder / "host/usr/bin/nvidia-smi"
+        smi.parent.mkdir(parents=True)
+        smi.write_text(_SMI)
+        smi.chmod(0o755)
+        self._server.write_kubeconfig(self.folder / "kubeconfig")
+        self._driver = self.make_driver()
+        until(lambda: self.cluster.peek(RESOURCE_SLICES), START_TIMEOUT_S)
+
+    @property
+    def driver(self) -> DriverProcess:
+        """The one that the kubelet calls now."""
+        assert self._driver is not None, "start comes first"
+        return self._driver
+
+    def make_driver(self) -> DriverProcess:
+        """A driver of a new pod over the same folders and GPUs."""
+        host = self.folder / "host"
+        arguments = [
+            f"--node-name={NODE_NAME}",
+            f"--kubeconfig={self.folder / 'kubeconfig'}",
+            f"--nvml=simulated:unix:{self.folder / 'sim.sock'}",
+            f"--nvml-timeout={NVML_TIMEOUT_S:g}",
+            f"--plugins-dir={self.folder / 'plugins'}",
+            f"--registry-dir={self.registry_dir}",
+            f"--cdi-dir={self.cdi_dir}",
+            f"--driver-root={host}",
+            f"--dev-root={host}",
+            f"--proc-root={host / 'proc'}",
+            f"--sys-root={host / 'sys'}",
+        ]
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return DriverProcess(arguments, self.registry_dir, f"pod-{next(self._pods)}", self._tell)
+            except TryAgain:
+                # One that ends at its start, as while the API is away that a roster is rebuilt from, is started again.
+                if time.monotonic() > end_s:
+                    raise
+
+    def kill_driver(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """kill -9, then a new one; `meanwhile` happens while there is none."""
+        with self.exchanging:
+            self.driver.kill()
+            meanwhile()
+            self._driver = self.make_driver()
+
+    def overlap_drivers(self) -> None:
+        """A rolling update: the successor serves before its predecessor ends."""
+        with self.exchanging:
+            before, self._driver = self.driver, self.make_driver()
+            before.stop()
+
+    def close(self) -> int:
+        """Ends everything; the driver's exit code."""
+        code = self._driver.stop() if self._driver is not None else 0
+        self.cluster.close()
+        self._server.close()
+        self._simulator.stop()
+        shutil.rmtree(self.folder)
+        return code
+
+    def read_roster(self) -> Roster:
+        """The names of the GPUs."""
+        return RosterStore(self.state_dir).read_roster()
+
+    def list_leftovers(self) -> list[str]:
+        """What must not be there once every claim was given back."""
+        instances = [
+            f"GPU instance {instance.gi_id} of {gpu.uuid}"
+            for gpu in self.machine.snapshot().gpus
+            for instance in gpu.instances
+        ]
+        listing = RecordStore(self.state_dir).list()
+        records = [f"record of claim {one.claim}: {one.state}" for one in listing.records]
+        damaged = [f"damaged record {one.path}" for one in listing.unreadable]
+        cdi = [f"CDI file of claim {uid}" for uid in CdiFiles(self.cdi_dir).list_ours()]
+        metadata = [f"metadata of claim {uid}" for uid in MetadataFiles(self.state_dir).list_claims()]
+        locks = [f"lock {path.name}" for path in (self.state_dir / "locks").glob("claim-*")]
+        temporaries = [f"temporary {path}" for path in self.folder.rglob(".*.tmp")]
+        return [*instances, *records, *damaged, *cdi, *metadata, *locks, *temporaries]
+
+    def has_record(self, uid: str) -> bool:
+        """Whether the claim has a record that can be read."""
+        try:
+            return RecordStore(self.state_dir).read(uid) is not None
+        except StateError:
+            return False
