@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slice_world import counters_of, devices_of, holding, state, taints_of
 from tesela.core.geometry import exclude, plan_partitions
+from tesela.core.health.model import Reach
 from tesela.core.model import Placement, Shape
 from tesela.core.naming import render_partition_name
 from tesela.core.quantity import parse_quantity
@@ -187,6 +188,46 @@ def test_a_fence_on_a_placement_taints_what_touches_it_alone():
         "gpu-0-mig-3g20gb-9-4",
         "gpu-0-mig-7g40gb-0-0",
     }
+
+
+@pytest.mark.parametrize(
+    ("shape", "fenced"),
+    [
+        (Reach.ALL, {True, False}),
+        (Reach.WHOLE, {True}),
+        (Reach.PARTITIONS, {False}),
+    ],
+)
+def test_a_fence_of_one_shape_leaves_the_other_alone(shape, fenced):
+    gpu = h100()
+    fence = Fence(gpu_uuid=gpu.uuid, placement=None, key="gpu.nvidia.com/mode-held", value="x", shape=shape)
+
+    devices = devices_of(state(roster(gpu), fences=(fence,)))
+
+    assert {name == "gpu-0" for name, device in devices.items() if device.get("taints")} == fenced
+
+
+def _fence(gpu, key, effect="NoSchedule", value="x"):
+    return Fence(gpu_uuid=gpu.uuid, placement=None, key=f"gpu.nvidia.com/{key}", value=value, effect=effect)
+
+
+def test_of_fences_with_one_key_and_effect_the_first_shows():
+    gpu = t4()
+
+    devices = devices_of(state(roster(gpu), fences=(_fence(gpu, "xid", value="48"), _fence(gpu, "xid", value="92"))))
+
+    assert taints_of(devices["gpu-0"]) == {("gpu.nvidia.com/xid", "48")}
+
+
+@pytest.mark.parametrize(("split", "most"), [(True, 16), (False, 4)])
+def test_of_more_taints_than_the_api_takes_those_that_evict_are_kept(split, most):
+    gpu = t4()
+    fences = (*(_fence(gpu, f"a-{number}") for number in range(20)), _fence(gpu, "z", "NoExecute"))
+
+    devices = devices_of(state(roster(gpu), fences=fences), split=split)
+
+    effects = [taint["effect"] for taint in devices["gpu-0"]["taints"]]
+    assert (len(effects), effects.count("NoExecute")) == (most, 1)
 
 
 def test_fences_never_lower_counters():

@@ -148,8 +148,9 @@ def _act(signal: str, action: int) -> Level:
 
 
 def _tell_resets(told: Told, standing: tuple[Finding, ...]) -> None:
-    """What proves a reset: a recovery action that wanted one is gone, a GPU that was lost answers again, or a volatile
-    counter fell. Whoever sets counters back by hand says with it that the errors are done with.
+    """What proves a reset: a recovery action that wanted one is gone, a lost GPU answers again, a volatile count fell.
+
+    Whoever sets counters back by hand says with it that the errors are done with.
     """
     proofs = {signals.name_recovery_action(action) for action in signals.RESET_ACTIONS}
     for finding in standing:

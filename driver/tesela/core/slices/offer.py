@@ -6,7 +6,7 @@ taints takes away what would be unsafe without them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -15,7 +15,7 @@ from tesela.core.model import LivePartition, Placement, Profile
 from tesela.core.naming import render_partition_name
 from tesela.core.record import RecordedDevice
 from tesela.core.release import list_foreign
-from tesela.core.roster import KnownGpu, Roster
+from tesela.core.roster import KnownGpu
 from tesela.core.shape import OfferedShape, PartitionSource, plan_shape
 from tesela.core.slices.state import (
     FOREIGN_KEY,
@@ -23,7 +23,6 @@ from tesela.core.slices.state import (
     MAX_TAINTS,
     MAX_TAINTS_BEFORE_1_35,
     NO_EXECUTE,
-    WEDGED_KEY,
     WITHDRAWN_KEY,
     ApiAbilities,
     Fence,
@@ -70,18 +69,6 @@ def plan_offers(state: PoolState, abilities: ApiAbilities) -> tuple[GpuOffer, ..
     """One offer per known GPU, by NVML index (a gone GPU's last one), then by number."""
     in_order = sorted(state.roster.gpus, key=lambda known: (known.gpu.index, known.number))
     return tuple(_plan_offer(known, state, abilities) for known in in_order)
-
-
-def plan_wedge_fences(roster: Roster, gpu_uuids: Collection[str], *, whole_node: bool) -> tuple[Fence, ...]:
-    """A fence around each GPU inside which a call of NVML hangs, and around all where NVML as a whole is suspect.
-
-    What is made there could not be given back (docs/invariants.md, 8).
-    """
-    return tuple(
-        Fence(gpu_uuid=known.gpu.uuid, placement=None, key=WEDGED_KEY, value="nvml-call-hangs")
-        for known in roster.gpus
-        if whole_node or known.gpu.uuid in gpu_uuids
-    )
 
 
 def plan_foreign_fences(known: KnownGpu, state: PoolState) -> tuple[Fence, ...]:

@@ -19,7 +19,6 @@ NO_SCHEDULE = "NoSchedule"
 NO_EXECUTE = "NoExecute"
 GONE_KEY = "gpu.nvidia.com/gone"
 FOREIGN_KEY = "gpu.nvidia.com/foreign"
-WEDGED_KEY = "gpu.nvidia.com/wedged"
 WITHDRAWN_KEY = "gpu.nvidia.com/withdrawn"
 
 MAX_TAINTS = 16
