@@ -9,12 +9,15 @@ from typing import Any
 from node_program import make_program
 from polling import until
 from tesela.core.health.model import Finding
+from tesela.core.model import Refusal
+from tesela.core.record import ClaimRecord
 from tesela.edge.kube.port import RESOURCE_SLICES
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.admin import perform_admin
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.store.health import HealthStore
 from tesela.plugin.main import Plugin
+from tesela.plugin.service import ClaimService
 
 PREFIX = "gpu.nvidia.com/"
 
@@ -33,6 +36,7 @@ class Running:
         self.plugin = Plugin(self.config, self.world.kube, self.nvml)
         self.plugin.start()
         assert self.plugin.publisher.published.wait(20)
+        assert until(lambda: self.plugin.observers.events.is_open)
 
     def stop(self) -> None:
         assert self.plugin.stop() == 0
@@ -50,6 +54,20 @@ class Running:
         """What `tesela sim <operation>` does, as in `sim("xid", gpu="0", xid=48)`."""
         answer = json.loads(perform_admin(self.machine, json.dumps({"op": operation, **fields})))
         assert "error" not in answer, answer
+
+    def look(self) -> None:
+        """The looks that come by themselves in up to half a minute, soon."""
+        self.plugin.observers.monitor.wake("a test")
+        self.plugin.observers.readings.wake()
+
+    def claim(self, name: str, device: str) -> ClaimRecord:
+        """A claim that holds `device`, prepared by this driver."""
+        ref = self.world.claim(name, device)
+        answer = ClaimService(self.plugin.node).prepare([ref], 20.0)[ref.uid]
+        assert not isinstance(answer, Refusal), answer
+        record = self.plugin.node.records.read(ref.uid)
+        assert record is not None
+        return record
 
     def uuid(self, number: int) -> str:
         return self.world.uuid(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from health_program import Running
 from polling import until
+from tesela.edge.nvml import codes
 
 
 @pytest.fixture
@@ -64,3 +65,124 @@ def test_an_application_s_fault_fences_nothing(run):
 
     assert until(lambda: node.signals() == {"xid-31"})
     assert (node.taints("gpu-0"), node.health("gpu-0")) == (set(), "healthy")
+
+
+# Faults
+
+
+def test_memory_errors_fence_their_gpu_until_it_is_reset(run):
+    node = run("a30*2")
+    node.sim("ecc", gpu="0", uncorrected=1)
+    assert node.becomes_tainted("ecc", "gpu-0")
+
+    node.sim("reset", gpu="0")
+    node.look()
+
+    assert node.becomes_tainted("ecc")
+
+
+def test_an_xid_goes_with_the_reset_that_sets_its_counter_back(run):
+    node = run("a30*2")
+    node.sim("ecc", gpu="0", uncorrected=1)
+    node.sim("xid", gpu="0", xid=48)
+    assert node.becomes_tainted("xid", "gpu-0")
+    assert node.becomes_tainted("ecc", "gpu-0")
+
+    node.sim("reset", gpu="0")
+    node.look()
+
+    assert until(lambda: node.taints("gpu-0") == set())
+
+
+def test_what_happened_while_no_driver_ran_is_in_the_first_slice(run):
+    node = run("a30")
+    node.stop()
+    node.sim("ecc", gpu="0", uncorrected=1)
+
+    node.start()
+
+    assert node.tainted("ecc") == {"gpu-0"}
+
+
+def test_a_row_that_could_not_be_replaced_stays_through_a_reset(run):
+    node = run("a30")
+    node.sim("remap", gpu="0", failure=True)
+    node.look()
+    assert node.becomes_tainted("remap", "gpu-0")
+
+    node.sim("reset", gpu="0")
+    node.look()
+
+    assert node.tainted("remap") == {"gpu-0"}
+
+
+def test_a_recovery_action_is_fenced_until_it_is_none(run):
+    node = run("h100-80gb")
+    node.sim("recovery-action", gpu="0", action=1)
+    assert until(lambda: "recovery-action-gpu-reset" in node.signals())
+
+    node.sim("recovery-action", gpu="0", action=0)
+
+    assert until(lambda: node.signals() <= {"xid-154"})
+
+
+def test_a_gpu_that_falls_off_the_bus_stays_published_and_fenced(run):
+    node = run("a30*2")
+
+    node.sim("lose", gpu="0")
+
+    assert node.becomes_tainted("xid", "gpu-0")
+    assert until(lambda: node.health("gpu-0") == "gone")
+
+
+def test_a_gpu_that_is_back_is_used_again(run):
+    node = run("a30*2")
+    node.sim("lose", gpu="0")
+    assert until(lambda: node.health("gpu-0") == "gone")
+
+    node.sim("reset", gpu="0")
+    node.look()
+
+    assert until(lambda: (node.taints("gpu-0"), node.health("gpu-0")) == (set(), "healthy"))
+
+
+def test_a_missing_device_node_fences_its_gpu_until_it_is_there(run):
+    node = run("a30*2")
+    path = node.config.dev_root / "dev/nvidia0"
+    path.rename(path.with_name("hidden"))
+    node.look()
+    assert node.becomes_tainted("device-node", "gpu-0")
+
+    path.with_name("hidden").rename(path)
+    node.look()
+
+    assert node.becomes_tainted("device-node")
+
+
+def test_a_fabric_that_is_not_ready_fences_whole_gpus_alone(run):
+    node = run("h100-80gb:fabric")
+
+    node.sim("fabric", gpu="0", state=codes.FABRIC_IN_PROGRESS)
+    node.look()
+
+    assert node.becomes_tainted("fabric", "gpu-0")
+
+
+def test_a_fault_of_one_partition_fences_what_overlaps_it(run):
+    node = run("a30:mig")
+    record = node.claim("a", node.world.partition(0, "1g.6gb", 0))
+
+    node.sim("xid", gpu="0", xid=95, gi=record.devices[0].partitions[0].gi_id)
+
+    assert until(lambda: node.tainted("xid"))
+    assert {name for name in node.devices() if name.endswith(("14-0", "5-0"))} <= node.tainted("xid")
+    assert not [name for name in node.tainted("xid") if name.endswith(("14-1", "5-2"))]
+
+
+def test_a_storm_of_one_xid_is_one_finding_and_few_writes(run):
+    node = run("a30")
+
+    for _ in range(1000):
+        node.sim("xid", gpu="0", xid=48)
+
+    assert until(lambda: [one.count for one in node.plugin.node.health.health.findings] == [1000])
