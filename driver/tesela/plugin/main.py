@@ -106,6 +106,7 @@ class Plugin:
         self.publisher = self._parts.publisher
         self.server = self._parts.server
         self.observers = self._parts.observers
+        self.release = self._parts.release
 
     def start(self) -> None:
         """Look at the machine, begin recovery, open the sockets, publish. StartError: it cannot work.

@@ -46,10 +46,8 @@ class ReleasedStore:
             write_file(self._path, encode_released(released), mode=0o600, synced=True, fsync=self._fsync)
 
     def set_aside(self) -> Path | None:
-        """Moves a damaged file to `aside/released.<n>.json` and returns that; None without a file."""
-        kept = keep_copy(self._path, self._path.parent / "aside", fsync=self._fsync)
-        remove_file(self._path, synced=True, fsync=self._fsync)
-        return kept
+        """Keeps a damaged file's bytes as `aside/released.<n>.json` and returns that. It stays until it is written."""
+        return keep_copy(self._path, self._path.parent / "aside", fsync=self._fsync)
 
 
 class OpenMark:

@@ -1,0 +1,391 @@
+"""NVML closed for an operator's work, and opened again: the part of the node program that does it, by itself."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polling import until
+from release_desk import NODE, Desk, running
+from tesela.core.errors import NvmlReleased, NvmlTimeout
+from tesela.core.model import ClaimRef, Refusal
+from tesela.core.released import NOT_RELEASED, Released, Request, Source, render_sentence
+from tesela.edge.documents.released import decode_released, encode_released
+from tesela.edge.embedded.faults import FlakyKube, unavailable
+from tesela.edge.kube.port import NODES
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Fault, Hang
+from tesela.edge.store.released import OpenMark
+from tesela.plugin.release_gpu import ReleasableService, ReleaseFiles, may_open
+
+REF = ClaimRef(namespace="default", name="train", uid="7f0c2d3e-0000-4000-8000-000000000001")
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
+
+
+# Closing and opening
+
+
+def test_who_asks_gets_nvml_closed(desk):
+    with running(desk):
+        desk.ask()
+
+        assert desk.closes()
+
+
+def test_the_mark_tells_whether_nvml_is_open(desk):
+    with running(desk):
+        before = desk.mark.is_held()
+        desk.ask()
+        desk.closes()
+
+        assert (before, desk.mark.is_held()) == (True, False)
+
+
+def test_the_parts_pause_before_it(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+
+        assert desk.part.paused
+
+
+def test_the_file_says_which_process_has_closed_it(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+
+        assert desk.said().closed_by.startswith("process ")
+
+
+def test_who_withdraws_gets_it_opened(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.withdraw()
+
+        assert desk.opens()
+
+
+def test_the_parts_go_on_after_it(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.withdraw()
+        desk.opens()
+
+        assert until(lambda: (desk.part.paused, desk.opened) == (False, 1))
+
+
+def test_the_taints_are_written_anew_each_time(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.withdraw()
+        desk.opens()
+
+        assert until(lambda: desk.told == ["NVML is released", "NVML is open again"])
+
+
+def test_it_may_be_asked_for_again_and_again(desk):
+    with running(desk):
+        rounds = []
+        for _ in range(3):
+            desk.ask()
+            rounds.append(desk.closes())
+            desk.withdraw()
+            rounds.append(desk.opens())
+
+        assert all(rounds)
+
+
+def test_a_request_withdrawn_before_it_was_heard_leaves_nothing(desk):
+    desk.ask()
+    desk.withdraw()
+
+    assert not desk.store.path.exists()
+
+
+# What is in the way
+
+
+def test_a_claim_under_way_is_waited_for(desk):
+    with running(desk) as release:
+        with release.work():
+            desk.ask()
+            named = desk.notes("calls of the kubelet are still under way")
+            before = desk.is_closed
+
+        assert (named, before, desk.closes()) == (True, False, True)
+
+
+def test_a_part_that_does_not_pause_is_named_and_waited_for(desk):
+    desk.part.stuck = True
+    with running(desk):
+        desk.ask()
+        named = desk.notes("FakePart is still inside NVML")
+        desk.part.stuck = False
+
+        assert (named, desk.closes()) == (True, True)
+
+
+def test_a_call_that_hangs_is_named_and_waited_for(desk):
+    with running(desk):
+        gpu = desk.nvml.get_uuid(0)
+        desk.machine.inject(Hang(function="get_name", gpu=gpu))
+        with pytest.raises(NvmlTimeout):
+            desk.nvml.get_name(gpu)
+        desk.ask()
+        named = desk.notes(f"a call on {gpu} is still inside NVML")
+        desk.machine.release()
+
+        assert (named, desk.closes()) == (True, True)
+
+
+def test_a_request_withdrawn_while_something_is_in_the_way_opens_everything_again(desk):
+    desk.part.stuck = True
+    with running(desk) as release:
+        desk.ask()
+        desk.notes("FakePart")
+        desk.withdraw()
+
+        assert until(lambda: not release.is_closed and desk.nvml.get_device_count() == 2)
+
+
+def test_a_driver_that_is_not_back_yet_is_waited_for(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.machine.inject(Fault(function="init", code=codes.DRIVER_NOT_LOADED, times=None))
+        desk.withdraw()
+        named = desk.notes("cannot be opened again yet")
+        desk.machine.release()
+
+        assert (named, desk.opens()) == (True, True)
+
+
+# The kubelet's calls
+
+
+class Served:
+    """A NodeService that serves everything."""
+
+    def prepare(self, claims, deadline_s):
+        return {ref.uid: () for ref in claims}
+
+    def unprepare(self, claims, deadline_s):
+        return {ref.uid: None for ref in claims}
+
+
+def test_a_claim_is_served_while_nvml_is_open(desk):
+    with running(desk) as release:
+        assert ReleasableService(Served(), release).prepare([REF], 10) == {REF.uid: ()}
+
+
+def test_a_claim_is_told_who_released_nvml_why_and_what_ends_it(desk):
+    with running(desk) as release:
+        desk.ask("driver 590")
+        desk.closes()
+
+        answer = ReleasableService(Served(), release).prepare([REF], 10)[REF.uid]
+
+    assert answer == Refusal(
+        message="claim default/train: NVML is released for maintenance by alex (driver 590); `tesela release-gpu "
+        "--resume` on this node ends that, and the kubelet tries again by itself"
+    )
+
+
+def test_a_claim_that_ends_is_told_the_same(desk):
+    with running(desk) as release:
+        desk.ask()
+        desk.closes()
+
+        assert "released for maintenance" in ReleasableService(Served(), release).unprepare([REF], 10)[REF.uid]
+
+
+def test_what_a_label_released_names_the_label(desk):
+    desk.label("true")
+    desk.files.follow_label()
+
+    assert f"`kubectl label node {NODE} gpu.nvidia.com/release-gpu-` ends that" in render_sentence(desk.said(), NODE)
+
+
+def test_work_that_has_not_begun_is_refused(desk):
+    with running(desk) as release:
+        desk.ask()
+        desk.closes()
+
+        with pytest.raises(NvmlReleased), release.work():
+            raise AssertionError("it began")
+
+
+# The label of the node
+
+
+def test_the_node_s_label_asks_for_it(desk):
+    with running(desk):
+        desk.label("true")
+
+        assert desk.closes()
+
+
+@pytest.mark.parametrize("value", [None, "false"])
+def test_without_the_label_it_is_opened_again(desk, value):
+    with running(desk):
+        desk.label("true")
+        desk.closes()
+        desk.label(value)
+
+        assert desk.opens()
+
+
+def test_the_command_does_not_withdraw_what_the_label_asks_for(desk):
+    desk.label("true")
+    desk.files.follow_label()
+    desk.ask()
+    desk.withdraw()
+
+    assert [one.source for one in desk.said().requests] == [Source.LABEL]
+
+
+def test_the_file_is_followed_while_the_api_server_is_away(desk):
+    desk.files = ReleaseFiles(desk.store, desk.locks, FlakyKube(desk.kube, unavailable(100_000)), NODE)
+    with running(desk):
+        desk.ask()
+
+        assert desk.closes()
+
+
+def test_what_the_label_asked_for_holds_while_the_api_server_is_away(desk):
+    desk.label("true")
+    desk.files.follow_label()
+    desk.files = ReleaseFiles(desk.store, desk.locks, FlakyKube(desk.kube, unavailable(100_000)), NODE)
+
+    assert not may_open(desk.nvml, desk.files)
+
+
+# A process that begins
+
+
+def test_a_process_begins_with_nvml_where_nobody_asks(desk):
+    assert may_open(desk.nvml, desk.files)
+
+
+def test_a_process_that_begins_while_nvml_is_released_leaves_it_closed(desk):
+    desk.ask()
+
+    assert not may_open(desk.nvml, desk.files)
+    with running(desk, begin_open=False) as release:
+        assert (desk.is_closed, release.is_closed, desk.part.paused) == (True, True, True)
+
+
+def test_it_opens_nvml_when_nobody_asks_any_more(desk):
+    desk.ask()
+    may_open(desk.nvml, desk.files)
+    with running(desk, begin_open=False):
+        desk.withdraw()
+
+        assert (desk.opens(), until(lambda: desk.opened == 1)) == (True, True)
+
+
+def test_the_label_is_read_before_nvml_is_opened(desk):
+    desk.label("true")
+
+    assert not may_open(desk.nvml, desk.files)
+
+
+def test_a_node_that_is_not_there_asks_for_nothing(desk):
+    desk.kube.delete(NODES, NODE)
+
+    assert may_open(desk.nvml, desk.files)
+
+
+# The file
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x00\xff", b'{"version": 1}'])
+def test_a_damaged_file_is_set_aside_and_changes_nothing(desk, content):
+    desk.store.path.write_bytes(content)
+
+    assert may_open(desk.nvml, desk.files)
+    assert (desk.store.path.exists(), len(list((desk.state_dir / "aside").iterdir()))) == (False, 1)
+
+
+def test_damage_while_nvml_is_released_does_not_open_it(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.store.path.write_bytes(b"{")
+
+        assert until(lambda: desk.store.path.read_bytes() != b"{")
+        assert (desk.said().is_wanted, desk.is_closed) == (True, True)
+
+
+def test_a_file_of_another_release_asks_for_the_same(desk):
+    desk.store.path.write_bytes(b'{"version": 2, "released": {"why": "unknown"}}')
+
+    assert not may_open(desk.nvml, desk.files)
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+requests = st.builds(
+    Request, source=st.sampled_from(Source), reason=texts, requested_by=texts, since_s=st.integers(0, 2**40)
+)
+
+
+@given(st.builds(Released, requests=st.lists(requests, max_size=3).map(tuple), closed_by=texts, problem=texts))
+def test_the_file_survives_whatever_it_may_hold(released):
+    assert decode_released(encode_released(released)) == released
+
+
+@given(st.lists(requests, max_size=4))
+def test_whatever_was_asked_for_is_withdrawn_by_withdrawing_each(asked):
+    released = NOT_RELEASED
+    for one in asked:
+        released = released.with_request(one)
+    for source in Source:
+        released = released.without(source)
+
+    assert released == NOT_RELEASED
+
+
+# The mark
+
+
+def test_two_processes_may_have_nvml_open(tmp_path):
+    first, second = OpenMark(tmp_path), OpenMark(tmp_path)
+    first.hold()
+    second.hold()
+    first.drop()
+
+    assert OpenMark(tmp_path).is_held()
+    second.drop()
+
+
+def test_nobody_has_it_open_before_anybody_did(tmp_path):
+    assert not OpenMark(tmp_path).is_held()
+
+
+def test_asking_does_not_keep_anybody_from_opening(tmp_path):
+    stop = threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            OpenMark(tmp_path).is_held()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    marks = [OpenMark(tmp_path) for _ in range(50)]
+    for mark in marks:
+        mark.hold()
+    stop.set()
+    asking.join()
+
+    assert OpenMark(tmp_path).is_held()
+    for mark in marks:
+        mark.drop()
