@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from tesela.core.health.model import HealthState, NodeHealth
-from tesela.core.health.rules import describe
+from tesela.core.health.model import NodeHealth
+from tesela.core.health.verdict import plan_verdict
 from tesela.core.model import DRIVER_NAME
 from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice
 
@@ -20,9 +20,7 @@ Json: TypeAlias = dict[str, Any]
 
 READY: Final = "Ready"
 HEALTHY: Final = "Healthy"
-_UNKNOWN_KEYS: Final = frozenset({"wedged", "released"})
-"""Findings of which nobody can tell whether the device works: NVML does not answer, or was let go of."""
-_LOST: Final = (
+LOST: Final = (
     "its partition went with a boot, a reset of the GPU or by somebody's hand, and its containers cannot reach it any "
     "more; delete the pod"
 )
@@ -55,7 +53,7 @@ class DeviceStatus:
 
 def plan_device_statuses(record: ClaimRecord, health: NodeHealth) -> tuple[DeviceStatus, ...]:
     """The entries of a claim's devices; none while it is prepared or given back, whose status is left as it is."""
-    lost = _list_lost(record)
+    lost = list_lost(record)
     if record.state is not ClaimState.PREPARED and not lost:
         return ()
     statuses = (_plan_one(device, health, lost=device in lost) for device in record.devices)
@@ -94,7 +92,7 @@ def is_allocated(statuses: Sequence[DeviceStatus], claim: Mapping[str, Any]) -> 
     return all(status.key in results for status in statuses)
 
 
-def _list_lost(record: ClaimRecord) -> tuple[RecordedDevice, ...]:
+def list_lost(record: ClaimRecord) -> tuple[RecordedDevice, ...]:
     """Devices whose partition the claim was given and lost (`release.render_lost`)."""
     granted = {(grant.gpu_uuid, grant.gi_id) for grant in record.grants}
     if record.state is not ClaimState.PREPARING:
@@ -112,29 +110,23 @@ def _plan_one(device: RecordedDevice, health: NodeHealth, *, lost: bool) -> Devi
         pool=device.pool,
         device=device.device,
         share_id=device.share_id,
-        conditions=(_plan_healthy(device, health), _plan_ready(lost=lost)),
+        conditions=(_plan_healthy(device, health, lost=lost), _plan_ready(lost=lost)),
         data=_list_data(device),
     )
 
 
 def _plan_ready(*, lost: bool) -> _Condition:
     if lost:
-        return _Condition(kind=READY, status="False", reason="PartitionLost", message=_LOST)
+        return _Condition(kind=READY, status="False", reason="PartitionLost", message=LOST)
     return _Condition(kind=READY, status="True", reason="Prepared", message="")
 
 
-def _plan_healthy(device: RecordedDevice, health: NodeHealth) -> _Condition:
-    placement = device.current.placement if device.current is not None else None
-    found = health.find(device.gpu_uuid, placement)
-    severe = [one for one in found if one.state not in {HealthState.HEALTHY, HealthState.DEGRADED}]
-    telling = severe or [one for one in found if one.state is HealthState.DEGRADED]
-    message = describe(health, device.gpu_uuid, placement)
-    if not telling:
-        return _Condition(kind=HEALTHY, status="True", reason="Healthy", message="")
-    if all(one.key in _UNKNOWN_KEYS for one in telling):
-        return _Condition(kind=HEALTHY, status="Unknown", reason=telling[0].key.capitalize(), message=message)
-    status = "False" if severe else "True"
-    return _Condition(kind=HEALTHY, status=status, reason=telling[0].state.value.capitalize(), message=message)
+def _plan_healthy(device: RecordedDevice, health: NodeHealth, *, lost: bool) -> _Condition:
+    verdict = plan_verdict(health, device.gpu_uuid, device.current.placement if device.current is not None else None)
+    if lost:
+        return _Condition(kind=HEALTHY, status="False", reason="PartitionLost", message=LOST)
+    status = {True: "True", False: "False", None: "Unknown"}[verdict.healthy]
+    return _Condition(kind=HEALTHY, status=status, reason=verdict.reason, message=verdict.message)
 
 
 def _list_data(device: RecordedDevice) -> tuple[tuple[str, Any], ...]:

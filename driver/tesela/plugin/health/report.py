@@ -1,0 +1,108 @@
+"""The health of every device of this node, as the kubelet is told of it (`edge/kubelet/health.py`).
+
+A function of the durable facts alone: findings, roster, records. So a process that does not hold the publisher's lock
+says the same as the one that does, and a driver that comes back says what the one before it said. Every device that
+a known GPU may ever be is reported, whatever is published at the moment: the kubelet asks only about what pods use, and
+a device that leaves the pool while a pod uses it must not fall silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from tesela.core.claim_status import LOST, list_lost
+from tesela.core.errors import StateError, TryAgain
+from tesela.core.geometry import plan_partitions
+from tesela.core.health.model import NodeHealth
+from tesela.core.health.verdict import Verdict, plan_verdict
+from tesela.core.model import Placement
+from tesela.core.naming import render_partition_name
+from tesela.core.record import ClaimRecord
+from tesela.core.released import NOT_RELEASED, Released
+from tesela.core.roster import Roster
+from tesela.edge.kubelet.port import DeviceHealth
+
+_Place: TypeAlias = tuple[str, Placement | None]
+
+
+class HealthReport:
+    """A `HealthSource` over what the node knows. Reads no GPU; from any thread.
+
+    `wake` says that something may have changed: findings, GPUs, claims, or whether NVML is `released`.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: str,
+        health: Callable[[], NodeHealth],
+        roster: Callable[[], Roster],
+        records: Callable[[], Sequence[ClaimRecord]],
+        released: Callable[[], Released] = lambda: NOT_RELEASED,
+    ) -> None:
+        self._pool = pool
+        self._health = health
+        self._roster = roster
+        self._records = records
+        self._released = released
+        self._last_records: Sequence[ClaimRecord] = ()
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` at each `wake`."""
+        self._listeners.append(on_change)
+
+    def wake(self) -> None:
+        """Whoever listens asks again. Never blocks."""
+        for listener in self._listeners:
+            listener()
+
+    def get_report(self) -> tuple[DeviceHealth, ...]:
+        """Every device of the pool: GPU by GPU, the partitions in publishing order, then the whole GPU."""
+        health, records = self._health(), self._list_records()
+        places = dict(_list_places(self._roster(), records, self._pool))
+        lost = {device.device for record in records for device in list_lost(record) if device.pool == self._pool}
+        unread = _render_released(self._released())
+        return tuple(
+            self._render(device, plan_verdict(health, *place), lost=device in lost, unread=unread)
+            for device, place in places.items()
+        )
+
+    def _list_records(self) -> Sequence[ClaimRecord]:
+        """What was read last where the folder cannot be read: that must not make devices unknown."""
+        try:
+            self._last_records = self._records()
+        except (StateError, TryAgain):
+            return self._last_records
+        return self._last_records
+
+    def _render(self, device: str, verdict: Verdict, *, lost: bool, unread: str) -> DeviceHealth:
+        healthy, told = verdict.healthy, [verdict.message] if verdict.message else []
+        if lost:
+            healthy, told = False, [LOST, *told]
+        elif unread and healthy is not False:
+            healthy, told = None, [unread, *told]
+        return DeviceHealth(pool=self._pool, device=device, healthy=healthy, message="; ".join(told))
+
+
+def _list_places(roster: Roster, records: Sequence[ClaimRecord], pool: str) -> Iterator[tuple[str, _Place]]:
+    names = set()
+    for known in roster.gpus:
+        for partition in plan_partitions(known.gpu):
+            name = render_partition_name(known.number, partition.profile, partition.placement)
+            names.add(name)
+            yield name, (known.gpu.uuid, partition.placement)
+        names.add(known.name)
+        yield known.name, (known.gpu.uuid, None)
+    for device in (device for record in records for device in record.devices):
+        # of a profile that today's GPU driver does not know any more, or of a GPU that is
+        if device.pool == pool and device.device not in names:
+            yield device.device, (device.gpu_uuid, device.current.placement if device.current else None)
+
+
+def _render_released(released: Released) -> str:
+    if not released.is_wanted:
+        return ""
+    asked = " and ".join(f"{one.requested_by} ({one.reason})" for one in released.requests)
+    return f"NVML is released for maintenance by {asked}, so nobody looks at this device"
