@@ -265,3 +265,16 @@ def test_a_lost_partition_keeps_the_whole_gpu_away_until_its_claim_ends(world):
     world.unprepare(holder)
 
     world.serve(whole)
+
+
+def test_a_claim_half_given_back_is_no_part_of_a_reset_that_was_none(world, ref):
+    """The only other partition was destroyed by hand: what is half given back still stands, and is given back."""
+    other = world.claim("b", world.partition(0, "1g.5gb", 0))
+    other_gi = world.serve(other).devices[0].current.gi_id
+    world.machine.inject(Fault(function="destroy_gpu_instance", gpu="0"))
+    world.unprepare(ref)
+
+    world.destroy_by_hand(0, other_gi)
+    answers = (world.unprepare(ref), world.unprepare(other))
+
+    assert (answers, world.leftovers()) == ((None, None), [])

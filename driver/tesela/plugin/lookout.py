@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tesela.core.errors import NvmlError, StateError, TryAgain
-from tesela.core.model import GpuInstance, Inventory
+from tesela.core.model import GpuInstance, Inventory, LivePartition
 from tesela.core.record import ClaimRecord, ClaimState, RecordedPartition
 from tesela.core.roster import KnownGpu, Roster, plan_roster, render_epoch
 from tesela.edge.host.host import Host
@@ -175,17 +175,18 @@ class Lookout:
         """A second look at a GPU whose lock is held. One that only looks emptied and is silent is left as it is."""
         uuid = known.gpu.uuid
         try:
-            live = {one.mig_uuid for one in self._partitions.list_live(uuid, known.gpu.profiles)}
+            seen = self._partitions.list_live(uuid, known.gpu.profiles)
         except (NvmlError, TryAgain) as error:
             log.warning("GPU %s seems to have lost its partitions and does not answer: %s", uuid, error)
             return not emptied
+        live = {one.mig_uuid for one in seen}
         records = self._records.list().records
         if not emptied:
             return live.isdisjoint(one.mig_uuid for one in _list_recorded(known, records))
         # What the first look missed may have been given back since, or made and given back: then nothing is left to
         # miss, or a record on its way out, whose partition went under this lock.
         prepared = [one.mig_uuid for one in _list_prepared(known, records)]
-        return bool(prepared) and live.isdisjoint(prepared)
+        return bool(prepared) and live.isdisjoint(prepared) and not _has_half_done(known, seen, records)
 
 
 def _get(roster: Roster, uuid: str) -> KnownGpu:
@@ -232,6 +233,21 @@ def _list_emptied(known: Roster, seen: Inventory, records: Sequence[ClaimRecord]
         and gpu.gpu.uuid in answering
         and (recorded := [one.mig_uuid for one in _list_prepared(gpu, records)])
         and live.isdisjoint(recorded)
+        and not _has_half_done(gpu, seen.partitions, records)
+    )
+
+
+def _has_half_done(known: KnownGpu, seen: Sequence[LivePartition], records: Sequence[ClaimRecord]) -> bool:
+    """Whether an instance of a claim that is half given back still stands: then it was no reset that took the others.
+
+    Its compute instance, and with it the UUID, may be gone already.
+    """
+    half_done = [record for record in records if record.state is not ClaimState.PREPARED]
+    return any(
+        partition.matches(one) and one.gi_id == partition.gi_id and one.mig_uuid in {None, partition.mig_uuid}
+        for partition in _list_recorded(known, half_done)
+        for one in seen
+        if one.gpu_uuid == known.gpu.uuid
     )
 
 
