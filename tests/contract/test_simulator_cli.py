@@ -276,6 +276,18 @@ def test_reboot(server, flags, same):
     assert (server.machine.snapshot().boot_id == before) is same
 
 
+@pytest.mark.parametrize(("flags", "version"), [((), "580.95.05"), (("--driver", "590.44.01"), "590.44.01")])
+def test_reload(server, flags, version):
+    before = server.machine.snapshot()
+    run(server, "reload", *flags)
+    after = server.machine.snapshot()
+    assert (after.driver_version, after.driver_loads - before.driver_loads) == (version, 1)
+
+
+def test_a_version_that_no_driver_has_is_refused(server):
+    assert run(server, "reload", "--driver", "new") == sim.EXIT_REFUSED
+
+
 def test_a_refusal_is_exit_code_1_and_a_sentence(server, capsys):
     assert run(server, "lose", "9") == sim.EXIT_REFUSED
     assert "no GPU '9'" in capsys.readouterr().err

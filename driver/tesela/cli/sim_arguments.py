@@ -150,6 +150,11 @@ def _gpu_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]
     reboot.add_argument("--driver-only", dest="driver_only", action="store_true", help="the boot id stays")
     yield reboot
 
+    does = "load the kernel module anew, as an upgrade does"
+    reload = _operation(operations, "reload", does, "tesela sim reload --driver 590.44.01")
+    reload.add_argument("--driver", metavar="VERSION", help="the version from now on (default: the same)")
+    yield reload
+
 
 def _health_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
     xid = _gpu_operation(operations, "xid", "the driver reports an Xid", "tesela sim xid 0 94 --gi 13 --ci 0")

@@ -1,7 +1,7 @@
 """Close NVML while an operator works on the GPU driver or a GPU, and open it again, with the registration kept.
 
 `released.json` says what is wanted (`tesela release-gpu`, and the node's label by way of this file), a turn every
-second makes it so: new claims are turned away, those under way end, every part that calls NVML pauses, NVML closes.
+half second makes it so: new claims are turned away, those under way end, every part that calls NVML pauses, NVML closes.
 What does not end in time is tried again, and the file says what it waits for. Opening it again is the reverse. A
 library that does not match the kernel module any more, or is another file now, is beyond repair within this process:
 that ends.
@@ -67,7 +67,7 @@ class Pausable(Protocol):
 class ReleaseTimes:
     """In seconds: how often the file and the node's label are looked at, and how long one try waits for each part."""
 
-    turn_s: float = 1.0
+    turn_s: float = 0.5
     label_s: float = 30.0
     pause_s: float = 10.0
     claims_s: float = 50.0

@@ -165,6 +165,12 @@ def _reboot(machine: Machine, fields: Fields) -> None:
         machine.reboot()
 
 
+def _reload(machine: Machine, fields: Fields) -> None:
+    driver_version = fields.optional_text("driver")
+    fields.finish()
+    machine.reload_driver(driver_version)
+
+
 def _next_gi_id(machine: Machine, fields: Fields) -> None:
     gpu, gi_id = fields.text("gpu"), fields.number("gi")
     fields.finish()
@@ -199,6 +205,7 @@ _OPERATIONS: Final[dict[str, Callable[[Machine, Fields], Document | None]]] = {
     "lose": _lose,
     "reset": _reset,
     "reboot": _reboot,
+    "reload": _reload,
     "next-gi-id": _next_gi_id,
     "fabric": _fabric,
 }
