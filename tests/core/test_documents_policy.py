@@ -48,6 +48,8 @@ def test_a_policy():
         ("version: 1\nrules: [{mode: whole, allowedProfiles: [1g.5gb]}]", "rules[0]: allowedProfiles has no meaning"),
         ("version: 1\nrules: [{mode: static, allowedProfiles: [1]}]", "rules[0].allowedProfiles[0]: "),
         ("version: 1\nrules: [", "line 2"),
+        ("version: 1\nhealth: {effects: {healthy: NoExecute}}", "health.effects.healthy: unknown field"),
+        ("version: 1\nhealth: {effects: {gone: Evict}}", "health.effects.gone: "),
         ("version: 1\nhealth: {signals: [{signal: xid-48}]}", "health.signals[0]: nothing is changed"),
         ("version: 1\nhealth: {signals: [{signal: xid-x, state: healthy}]}", "health.signals[0].signal: there is no"),
         ("version: 1\nhealth: {signals: [{signal: xid-48, state: gone}]}", "health.signals[0].state: "),
@@ -95,3 +97,10 @@ def test_a_signal_is_changed_in_what_its_entry_names():
         3,
         Evidence.PERSON,
     )
+
+
+def test_effects_are_given_by_state():
+    row = decode_policy("version: 1\nhealth: {effects: {gone: NoExecute}}").health.find("gone")
+
+    assert row is not None
+    assert row.effect is Effect.NO_EXECUTE

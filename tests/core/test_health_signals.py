@@ -138,3 +138,33 @@ def test_an_override_that_cannot_be_names_itself(overrides, message):
 
 def test_states_have_the_threshold_one():
     assert {row.threshold for row in DEFAULT_TABLE.values() if row.counted is Counted.STATE} == {1}
+
+
+def test_effects_by_state_hold_for_every_row_of_that_state():
+    policy = apply_overrides(DEFAULT_TABLE, (), {HealthState.UNHEALTHY: Effect.NO_EXECUTE})
+
+    effects = {(row.state, row.effect) for row in policy.table.values()}
+    assert effects == {
+        (HealthState.HEALTHY, Effect.NONE),
+        (HealthState.DEGRADED, Effect.NO_SCHEDULE),
+        (HealthState.UNHEALTHY, Effect.NO_EXECUTE),
+        (HealthState.GONE, Effect.NO_SCHEDULE),
+    }
+
+
+def test_a_row_made_unhealthy_gets_the_effect_of_that_state():
+    overrides = [Override(signal="xid-94", state=HealthState.UNHEALTHY)]
+
+    row = apply_overrides(DEFAULT_TABLE, overrides, {HealthState.UNHEALTHY: Effect.NO_EXECUTE}).find("xid-94")
+
+    assert row is not None
+    assert row.effect is Effect.NO_EXECUTE
+
+
+def test_the_effect_of_a_row_goes_before_that_of_its_state():
+    overrides = [Override(signal="xid-48", effect=Effect.NO_SCHEDULE)]
+
+    row = apply_overrides(DEFAULT_TABLE, overrides, {HealthState.UNHEALTHY: Effect.NO_EXECUTE}).find("xid-48")
+
+    assert row is not None
+    assert row.effect is Effect.NO_SCHEDULE

@@ -1,7 +1,7 @@
-"""`tesela health`: what is known to be wrong with this node's GPUs, and how a person takes it back.
+"""`tesela health`: what is wrong with this node's GPUs, how a person takes it back, and what counts as wrong at all.
 
-Run it on the node, as the user of the driver: it works on the driver's own folder. The running driver notices within
-seconds.
+`list` and `clear` run on the node, as the user of the driver: they work on the driver's own folder, and the running
+driver notices within seconds. `signals` runs anywhere.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from tesela.cli.health_signals import render_signals
 from tesela.core.errors import StateError
 from tesela.core.health.model import Clearance, Counted, Finding, HealthState, NodeHealth
 from tesela.core.health.rules import plan_clear
 from tesela.core.health.signals import DEFAULT_HEALTH_POLICY
 from tesela.core.model import DRIVER_NAME, Placement
 from tesela.core.roster import KnownGpu, Roster
+from tesela.core.shape import DEFAULT_POLICY
+from tesela.edge.documents.policy import read_policy
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.roster import RosterStore
@@ -39,6 +42,15 @@ _LIST_EXAMPLE: Final = """\
 examples:
   kubectl exec -n NAMESPACE POD -- tesela health list
   tesela health list gpu-3 -o json"""
+_SIGNALS_EPILOG: Final = """\
+exit codes:
+  0    done
+  1    the policy file cannot be read: one line on stderr says why
+  2    wrong usage
+
+examples:
+  tesela health signals
+  tesela health signals --policy policy.yaml -o json"""
 _CLEAR_NOTE: Final = """\
 A condition that NVML still reads comes back at the next reading; a counter comes back only when it counts further.
 
@@ -50,7 +62,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares `list` and `clear`."""
+    """Declares `list`, `clear` and `signals`."""
     parser.epilog = _EPILOG + _LIST_EXAMPLE
     operations = parser.add_subparsers(dest="op", required=True, metavar="OPERATION")
     listing = operations.add_parser(
@@ -83,10 +95,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="the kubelet's folder of plugins, as given to tesela plugin (default: %(default)s)",
         )
         operation.set_defaults(leaf=operation)
+    table = operations.add_parser(
+        "signals",
+        help="the table of signals, as the policy file leaves it",
+        description="Show every signal: what it makes of a GPU, from which threshold on, and what takes it back.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_SIGNALS_EPILOG,
+    )
+    table.add_argument("--policy", type=Path, metavar="FILE", help="the policy file (default: none)")
+    table.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
+    table.set_defaults(leaf=table)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Lists or clears. StateError or TryAgain says why not."""
+    """Runs the operation. StateError, TryAgain or StartError says why it cannot."""
+    if args.op == "signals":
+        policy = read_policy(args.policy) if args.policy else DEFAULT_POLICY
+        print(render_signals(policy.health, as_json=args.output == "json"))
+        return 0
     state_dir: Path = args.plugins_dir / DRIVER_NAME
     roster_store = RosterStore(state_dir)
     if not roster_store.path.exists():

@@ -219,12 +219,12 @@ _PRESENCE: Final = (
     Signal(
         name=GONE,
         key="gone",
-        value="not-listed-by-nvml",
-        meaning="NVML does not list the GPU any more",
+        value="not-reached-by-nvml",
+        meaning="NVML does not list the GPU any more, or calls it lost",
         remedy="bring it back, or run `tesela forget` once it is gone for good",
         state=HealthState.GONE,
         evidence=Evidence.READING,
-        source="nvmlDeviceGetCount_v2 and nvmlDeviceGetUUID at each look",
+        source="nvmlDeviceGetCount_v2, nvmlDeviceGetUUID and NVML_ERROR_GPU_IS_LOST at each look",
         counted=Counted.STATE,
     ),
     Signal(
@@ -243,7 +243,7 @@ _PRESENCE: Final = (
         key="device-node",
         value="missing",
         meaning="the device node of the GPU is missing",
-        remedy="run `nvidia-modprobe -u -c MINOR` or `nvidia-smi` on the node",
+        remedy="run `nvidia-modprobe -c MINOR` on the node, as with `-c 3` for /dev/nvidia3",
         state=HealthState.UNHEALTHY,
         evidence=Evidence.READING,
         source="/dev/nvidiaN",
@@ -303,15 +303,18 @@ class HealthPolicy:
 
 
 DEFAULT_HEALTH_POLICY: Final = HealthPolicy()
+NO_EFFECTS: Final[Mapping[HealthState, Effect]] = MappingProxyType({})
 
 
-def apply_overrides(table: Mapping[str, Signal], overrides: Iterable[Override]) -> HealthPolicy:
-    """The policy of `table` with the operator's changes.
+def apply_overrides(
+    table: Mapping[str, Signal], overrides: Iterable[Override], effects: Mapping[HealthState, Effect] = NO_EFFECTS
+) -> HealthPolicy:
+    """The policy of `table` with the operator's changes: `effects` by state, then row by row.
 
     A row that condemns from now on and had no effect gets NoSchedule; one that no longer does gets none. DocumentError
     names the override: an unknown signal, one named twice, a threshold of a state, NoExecute for a healthy signal.
     """
-    changed = dict(table)
+    changed = {name: _change(row, effect=effects.get(row.state)) for name, row in table.items()}
     named: set[str] = set()
     for index, override in enumerate(overrides):
         path = f"health.signals[{index}]"
@@ -324,29 +327,32 @@ def apply_overrides(table: Mapping[str, Signal], overrides: Iterable[Override]) 
         if override.signal in named:
             raise DocumentError(f"{path}.signal", f"{override.signal} is named twice: give it one entry")
         named.add(override.signal)
-        if override.threshold is not None and row.counted is Counted.STATE:
-            raise DocumentError(f"{path}.threshold", f"{override.signal} is a state and has no threshold: remove it")
-        changed[override.signal] = _override(row, override, path)
+        changed[override.signal] = _override(row, override, effects, path)
     return HealthPolicy(table=MappingProxyType(changed))
 
 
-def _override(row: Signal, override: Override, path: str) -> Signal:
+def _override(row: Signal, override: Override, effects: Mapping[HealthState, Effect], path: str) -> Signal:
     state = override.state or row.state
-    effect = override.effect
-    if effect is None:
-        effect = Effect.NO_SCHEDULE if row.effect is Effect.NONE and state is not HealthState.HEALTHY else row.effect
-    if state is HealthState.HEALTHY:
-        if override.effect not in {None, Effect.NONE}:
-            raise DocumentError(f"{path}.effect", f"{row.name} is healthy and taints nothing: give it another state")
+    if override.threshold is not None and row.counted is Counted.STATE:
+        raise DocumentError(f"{path}.threshold", f"{row.name} is a state and has no threshold: remove it")
+    if state is not HealthState.HEALTHY:
+        usual = Effect.NO_SCHEDULE if row.effect is Effect.NONE else row.effect
+        effect = override.effect or effects.get(state, usual)
+    elif override.effect in {None, Effect.NONE}:
         effect = Effect.NONE
+    else:
+        raise DocumentError(f"{path}.effect", f"{row.name} is healthy and taints nothing: give it another state")
     return replace(
-        row,
+        _change(row, effect=effect),
         state=state,
-        effect=effect,
-        threshold=row.threshold if override.threshold is None else override.threshold,
+        threshold=override.threshold or row.threshold,
         evidence=override.evidence or row.evidence,
-        source=row.source if row.source.endswith(_BY_POLICY) else row.source + _BY_POLICY,
+        source=row.source + _BY_POLICY,
     )
+
+
+def _change(row: Signal, *, effect: Effect | None) -> Signal:
+    return row if effect in {None, row.effect} else replace(row, effect=effect, source=row.source + _BY_POLICY)
 
 
 _BY_POLICY: Final = "; changed by the policy file"

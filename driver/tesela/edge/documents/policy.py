@@ -11,6 +11,7 @@
         allowedProfiles: [1g.5gb, 3g.20gb]
 
     health:
+      effects: {unhealthy: NoExecute}
       signals:
         - signal: xid-94
           state: degraded
@@ -73,8 +74,15 @@ class _Signal(_Strict):
         return self
 
 
+class _Effects(_Strict):
+    degraded: Literal["None", "NoSchedule", "NoExecute"] | None = None
+    unhealthy: Literal["None", "NoSchedule", "NoExecute"] | None = None
+    gone: Literal["None", "NoSchedule", "NoExecute"] | None = None
+
+
 class _Health(_Strict):
-    signals: list[_Signal]
+    effects: _Effects = _Effects()
+    signals: list[_Signal] = []
 
 
 class _Document(_Strict):
@@ -110,9 +118,12 @@ def decode_policy(text: str | bytes) -> Policy:
         raise _explain(error) from error
     if decoded.rules is None and decoded.health is None:
         raise DocumentError("rules", "this field is required, unless health is given")
-    overrides = [_plan_override(one) for one in decoded.health.signals] if decoded.health else []
+    health = decoded.health or _Health()
+    overrides = [_plan_override(one) for one in health.signals]
+    effects = {HealthState(state): Effect(effect) for state, effect in health.effects if effect is not None}
     return Policy(
-        rules=tuple(_plan_rule(rule) for rule in decoded.rules or ()), health=apply_overrides(DEFAULT_TABLE, overrides)
+        rules=tuple(_plan_rule(rule) for rule in decoded.rules or ()),
+        health=apply_overrides(DEFAULT_TABLE, overrides, effects),
     )
 
 
