@@ -43,13 +43,21 @@ class Answer:
 class HttpServer:
     """Serves `routes` (path to a function of the Accept header) on `address`:`port` until closed; GET and HEAD only.
 
-    An `address` of "" is every address, IPv6 and IPv4; a `port` of 0 any free one. A route is to return within seconds,
-    but only its own client waits for it.
+    An `address` of "" is every address, IPv6 and IPv4; a `port` of 0 any free one, and `port` says which. A route is to
+    return within seconds, but only its own client waits for it.
     """
 
-    def __init__(self, address: str, port: int, routes: Mapping[str, Callable[[str], Answer]]) -> None:
-        """Binds the port. StartError: it cannot be had."""
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        routes: Mapping[str, Callable[[str], Answer]],
+        *,
+        request_s: float = _REQUEST_S,
+    ) -> None:
+        """Binds the port. A request is to be there within `request_s`. StartError: the port cannot be had."""
         self._routes = routes
+        self._request_s = request_s
         self._room = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._closed = False
         try:
@@ -60,12 +68,8 @@ class HttpServer:
                 f"cannot serve metrics on {where}, port {port}: {error.strerror or error}; choose another "
                 "--metrics-port or --metrics-address"
             ) from error
+        self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="http", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
         """Begin."""
@@ -78,7 +82,7 @@ class HttpServer:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._socket.close()
         if self._thread.ident is not None:
-            self._thread.join(_REQUEST_S)
+            self._thread.join(self._request_s)
 
     def _accept(self) -> None:
         while not self._closed:
@@ -90,7 +94,7 @@ class HttpServer:
                 _LOG.warning("a connection to the metrics port could not be taken: %s", error)
                 time.sleep(_ACCEPT_PAUSE_S)  # too many open files, say: it may pass
                 continue
-            if not self._room.acquire(timeout=_REQUEST_S):
+            if not self._room.acquire(timeout=self._request_s):
                 connection.close()
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="http-request", daemon=True).start()
@@ -98,7 +102,7 @@ class HttpServer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                request = _read_request(connection)
+                request = _read_request(connection, self._request_s)
                 if request is not None:
                     connection.settimeout(_ANSWER_S)
                     connection.sendall(self._answer(request))
@@ -178,9 +182,9 @@ def _listen(address: str, port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=_BACKLOG)
 
 
-def _read_request(connection: socket.socket) -> _Request | None:
+def _read_request(connection: socket.socket, within_s: float) -> _Request | None:
     """The request's head, None where it is none or does not come in time."""
-    deadline_s = time.monotonic() + _REQUEST_S
+    deadline_s = time.monotonic() + within_s
     data = b""
     while b"\r\n\r\n" not in data:
         left_s = deadline_s - time.monotonic()
