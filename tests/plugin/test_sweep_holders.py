@@ -1,0 +1,132 @@
+"""A partition that is in use: who holds it is named, and only he; it is tried again within bounds; others go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from tesela.core.model import ClaimRef
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Fault
+from tesela.edge.simulator.gpu import Process
+
+DEADLINE_S = 20.0
+TRAINER = Process(pid=4711, ci_id=0, name="trainer")
+NEIGHBOUR = Process(pid=4712, ci_id=0, name="neighbour")
+AGENT = Process(pid=4713, kind="open", name="dcgm")
+
+
+def gi_of(world, ref: ClaimRef) -> int:
+    return world.record(ref).devices[0].current.gi_id
+
+
+@pytest.fixture
+def ref(world):
+    """A claim that holds a partition of GPU 0, beside another claim's."""
+    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+    return ref
+
+
+@pytest.fixture
+def neighbour(world):
+    """A claim with a partition of GPU 0 in which a process runs."""
+    neighbour = world.claim("b", world.partition(0, "1g.5gb", 0))
+    world.serve(neighbour)
+    world.machine.add_process("0", replace(NEIGHBOUR, gi_id=gi_of(world, neighbour)))
+    return neighbour
+
+
+def note_refusal(world) -> threading.Event:
+    """Set once a partition's end was asked for."""
+    asked = threading.Event()
+    world.machine.on_call.append(
+        lambda name, phase: asked.set() if (name, phase) == ("destroy_compute_instance", "before") else None
+    )
+    return asked
+
+
+def use(world, ref):
+    world.machine.add_process("0", replace(TRAINER, gi_id=gi_of(world, ref)))
+
+
+def test_the_process_inside_is_named_and_no_neighbour(world, ref, neighbour):
+    """Whoever reads it may end what it names."""
+    use(world, ref)
+
+    sentence = world.unprepare(ref)
+
+    assert ("trainer (pid 4711)" in sentence, "neighbour" in sentence) == (True, False)
+
+
+def test_an_agent_that_holds_the_gpu_itself_is_named_where_nobody_is_inside(world, ref, neighbour):
+    world.machine.add_process("0", AGENT)
+    world.machine.inject(Fault(function="destroy_gpu_instance", code=codes.IN_USE, times=3))
+
+    sentence = world.unprepare(ref)
+
+    assert ("which is one of dcgm (pid 4713); end that process" in sentence, "neighbour" in sentence) == (True, False)
+
+
+def test_a_holder_that_nobody_names_is_said_to_be_that(world, ref, neighbour):
+    world.machine.inject(Fault(function="destroy_gpu_instance", code=codes.IN_USE, times=3))
+
+    assert "a client that neither NVML nor /proc names" in world.unprepare(ref)
+
+
+def test_every_unprepare_fails_with_that_text_until_the_process_ends(world, ref):
+    use(world, ref)
+
+    answers = [world.unprepare(ref) for _ in range(3)]
+
+    assert ["in use by trainer (pid 4711)" in answer for answer in answers] == [True] * 3
+
+
+def test_trying_again_is_bounded(world, ref):
+    world.start(in_use_retry_s=1.0)
+    use(world, ref)
+    began_s = time.monotonic()
+
+    world.unprepare(ref)
+
+    assert 0.5 < time.monotonic() - began_s < 5
+
+
+def test_a_process_that_ends_within_the_bound_is_waited_for(world, ref):
+    world.start(in_use_retry_s=DEADLINE_S)
+    use(world, ref)
+    refused = note_refusal(world)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(world.unprepare, ref)
+        refused.wait(DEADLINE_S)
+        world.machine.remove_process("0", TRAINER.pid)
+        answer = waiting.result(DEADLINE_S)
+
+    assert (answer, world.leftovers()) == (None, [])
+
+
+@pytest.mark.parametrize("number", [0, 2], ids=["on the same GPU", "on another GPU"])
+def test_other_claims_go_on_meanwhile(world, ref, number):
+    """They do not wait for the one that is stuck, whose GPU's lock is free between two tries."""
+    world.start(in_use_retry_s=DEADLINE_S)
+    use(world, ref)
+    profile = "1g.5gb" if number == 0 else "1g.10gb"
+    refused = note_refusal(world)
+
+    with ThreadPoolExecutor(1) as pool:
+        stuck = pool.submit(world.unprepare, ref)
+        refused.wait(DEADLINE_S)
+        began_s = time.monotonic()
+        other = world.claim("other", world.partition(number, profile, 0))
+        world.serve(other)
+        answer = world.unprepare(other)
+        took_s = time.monotonic() - began_s
+        went_on = not stuck.done()
+        world.machine.remove_process("0", TRAINER.pid)
+        stuck.result(DEADLINE_S)
+
+    assert (answer, went_on, took_s < DEADLINE_S / 2) == (None, True, True)
