@@ -52,6 +52,7 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct nvmlGpuInstance_st *nvmlGpuInstance_t;
 typedef struct nvmlComputeInstance_st *nvmlComputeInstance_t;
 typedef struct nvmlEventSet_st *nvmlEventSet_t;
+typedef struct nvmlGpmSample_st *nvmlGpmSample_t;
 
 /* The first word of a versioned struct: its size and the version of its layout. */
 #define STRUCT_VERSION(type, version) ((unsigned int)(sizeof(type) | ((unsigned int)(version) << 24)))
@@ -162,6 +163,30 @@ typedef struct {
     unsigned int version;
     unsigned int isSupportedDevice;
 } nvmlGpmSupport_t;
+
+#define GPM_VERSION 1U /* of both structs; unlike others its word has no size */
+#define GPM_METRIC_MAX 477
+
+typedef struct {
+    char *shortName;
+    char *longName;
+    char *unit;
+} nvmlGpmMetricMetricInfo_t;
+
+typedef struct {
+    unsigned int metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    nvmlGpmMetricMetricInfo_t metricInfo;
+} nvmlGpmMetric_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int numMetrics;
+    nvmlGpmSample_t sample1;
+    nvmlGpmSample_t sample2;
+    nvmlGpmMetric_t metrics[GPM_METRIC_MAX];
+} nvmlGpmMetricsGet_t;
 
 typedef union {
     double dVal;

@@ -81,7 +81,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned in
 EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, unsigned int *level);
 EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, unsigned int index,
                                            unsigned int *status);
-EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support);
 
 nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
 {
@@ -273,10 +272,4 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice
 nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, unsigned int index, unsigned int *status)
 {
     return between("nvmlDeviceGetP2PStatus", device, other, NUMBERS(1, index), status);
-}
-
-nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
-{
-    CHECK_VERSION(support, nvmlGpmSupport_t, 1);
-    return named_u32("nvmlGpmQueryDeviceSupport", device, TAKES_DEVICE, NOTHING, &support->isSupportedDevice, 1);
 }

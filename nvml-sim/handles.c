@@ -4,7 +4,7 @@
  *   bits 63..48  a mark that no address of a process has: a handle that is followed by mistake faults at once
  *   bits 47..44  kind
  *   bits 43..32  slot
- *   bits 31..16  GPU instance, bits 15..0 compute instance; of an event set: its generation
+ *   bits 31..16  GPU instance, bits 15..0 compute instance; of an event set or a sample: its generation
  */
 #include "handles.h"
 
@@ -46,7 +46,7 @@ nvmlReturn_t target_of(const void *handle, unsigned int takes, struct target *ou
     if (bits >> 48 != MARK || !(takes & TAKES(kind)))
         return NVML_ERROR_INVALID_ARGUMENT;
     *out = (struct target){.kind = (enum kind)kind, .slot = slot, .gi = NO_INSTANCE, .ci = NO_INSTANCE};
-    if (kind == KIND_EVENT_SET) {
+    if (kind == KIND_EVENT_SET || kind == KIND_GPM_SAMPLE) {
         out->generation = (uint32_t)bits;
         return NVML_SUCCESS;
     }
@@ -105,4 +105,9 @@ nvmlComputeInstance_t compute_instance_handle(unsigned int slot, unsigned int gi
 nvmlEventSet_t event_set_handle(unsigned int slot, unsigned int generation)
 {
     return handle_of(KIND_EVENT_SET, slot, generation);
+}
+
+nvmlGpmSample_t gpm_sample_handle(unsigned int slot, unsigned int generation)
+{
+    return handle_of(KIND_GPM_SAMPLE, slot, generation);
 }

@@ -1,6 +1,6 @@
 /*
- * Handles: what stands in nvmlDevice_t, nvmlGpuInstance_t, nvmlComputeInstance_t and nvmlEventSet_t. A handle is a
- * number that says what it names; it is checked and never followed, so that garbage is an invalid argument.
+ * Handles: what stands in nvmlDevice_t, nvmlGpuInstance_t, nvmlComputeInstance_t, nvmlEventSet_t, nvmlGpmSample_t. A
+ * handle is a number that says what it names; it is checked and never followed, so that garbage is an invalid argument.
  */
 #ifndef TESELA_HANDLES_H
 #define TESELA_HANDLES_H
@@ -16,6 +16,7 @@ enum kind {
     KIND_GPU_INSTANCE = 3,
     KIND_COMPUTE_INSTANCE = 4,
     KIND_EVENT_SET = 5,
+    KIND_GPM_SAMPLE = 6,
 };
 
 /* Which kinds a function takes. */
@@ -25,11 +26,11 @@ enum kind {
 
 struct target {
     enum kind kind;
-    unsigned int slot;     /* of the GPU; of the event set */
-    const char *gpu;       /* its UUID; NULL for an event set */
+    unsigned int slot;     /* of the GPU; of the event set or sample */
+    const char *gpu;       /* its UUID; NULL for an event set or sample */
     unsigned int gi;       /* NO_INSTANCE where the kind has none */
     unsigned int ci;
-    unsigned int generation; /* of an event set */
+    unsigned int generation; /* of an event set or sample */
 };
 
 /* INVALID_ARGUMENT: no handle that this process was given, or of a kind that the function does not take. */
@@ -44,6 +45,7 @@ nvmlDevice_t mig_handle(unsigned int slot, unsigned int gi, unsigned int ci);
 nvmlGpuInstance_t gpu_instance_handle(unsigned int slot, unsigned int gi);
 nvmlComputeInstance_t compute_instance_handle(unsigned int slot, unsigned int gi, unsigned int ci);
 nvmlEventSet_t event_set_handle(unsigned int slot, unsigned int generation);
+nvmlGpmSample_t gpm_sample_handle(unsigned int slot, unsigned int generation);
 
 /* For fork alone (session.c). */
 void handles_lock(void);

@@ -10,7 +10,7 @@
 
 struct arguments {
     size_t count;
-    int64_t numbers[4];
+    int64_t numbers[8];
     const char *text; /* NULL: "" */
 };
 

@@ -5,6 +5,7 @@
 #include "session.h"
 
 #include "events.h"
+#include "gpm.h"
 #include "frames.h"
 #include "handles.h"
 #include "trouble.h"
@@ -80,10 +81,12 @@ static void before_fork(void)
     pthread_mutex_lock(&lock);
     handles_lock();
     events_lock();
+    gpm_lock();
 }
 
 static void after_fork_in_parent(void)
 {
+    gpm_unlock();
     events_unlock();
     handles_unlock();
     pthread_mutex_unlock(&lock);

@@ -76,6 +76,7 @@ def test_event_types_are_those_of_the_binding():
         "EVENT_PSTATE": pynvml.nvmlEventTypePState,
         "EVENT_XID": pynvml.nvmlEventTypeXidCriticalError,
         "EVENT_MIG_CONFIG_CHANGE": pynvml.nvmlEventMigConfigChange,
+        "EVENT_SINGLE_BIT_ECC_STORM": pynvml.nvmlEventTypeSingleBitEccErrorStorm,
         "EVENT_GPU_UNAVAILABLE": pynvml.nvmlEventTypeGpuUnavailableError,
         "EVENT_RECOVERY_ACTION": pynvml.nvmlEventTypeGpuRecoveryAction,
         "EVENT_ALL": pynvml.nvmlEventTypeAll,

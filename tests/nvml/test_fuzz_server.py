@@ -23,6 +23,7 @@ from tesela.core.errors import DocumentError, NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.simulator import calls
+from tesela.edge.simulator.activity import ActivitySample, SimulatedSample
 from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.frames import FrameStream
 from tesela.edge.simulator.machine import build_machine
@@ -157,7 +158,16 @@ def hostile(simulator, tmp_path, request):
         yield tmp_path / "no.sock"
 
 
-ARGUMENTS = {"gpu_uuid": GPUS[0], "field_ids": (184,), "profile_id": 19, "gi_id": 7}
+ARGUMENTS = {
+    "gpu_uuid": GPUS[0],
+    "mig_uuid": GPUS[0].replace("GPU", "MIG"),
+    "field_ids": (184,),
+    "profile_id": 19,
+    "gi_id": 7,
+    "metric_ids": (2,),
+    "before": SimulatedSample(GPUS[0], ActivitySample(1, 0, 0)),
+    "after": SimulatedSample(GPUS[0], ActivitySample(1, 1000, 500)),
+}
 READS = [name for name in FUNCTIONS if name.startswith("get_")]
 
 

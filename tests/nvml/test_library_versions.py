@@ -71,7 +71,6 @@ VERSIONED = {
     "nvmlDeviceGetTemperatureV": ("device", pynvml.c_nvmlTemperature_v1_t),
     "nvmlDeviceGetAddressingMode": ("device", pynvml.c_nvmlDeviceAddressingMode_t),
     "nvmlDeviceGetSramEccErrorStatus": ("device", pynvml.c_nvmlEccSramErrorStatus_v1_t),
-    "nvmlGpmQueryDeviceSupport": ("device", pynvml.c_nvmlGpmSupport_t),
     "nvmlDeviceGetGpuFabricInfoV": ("device", pynvml.c_nvmlGpuFabricInfo_v3_t),
     "nvmlDeviceGetGpuInstanceProfileInfoV": ("profile", pynvml.c_nvmlGpuInstanceProfileInfo_v2_t),
     "nvmlDeviceGetGpuInstanceProfileInfoByIdV": ("profile", pynvml.c_nvmlGpuInstanceProfileInfo_v2_t),

@@ -20,7 +20,7 @@ typedef word (*any_function)(word, word, word, word, word, word, word, word);
 
 struct caller {
     uint64_t random;
-    word device, mig_device, instance, compute, events;
+    word device, mig_device, instance, compute, events, sample;
     char uuid[96], serial[96]; /* of `device` */
 };
 
@@ -77,6 +77,8 @@ static word handle(struct caller *caller, enum kind kind)
         return caller->instance;
     case KIND_COMPUTE:
         return caller->compute;
+    case KIND_SAMPLE:
+        return caller->sample;
     default:
         return caller->events;
     }
@@ -84,7 +86,8 @@ static word handle(struct caller *caller, enum kind kind)
 
 static word bad_handle(struct caller *caller)
 {
-    const word wrong_kinds[] = {caller->device, caller->mig_device, caller->instance, caller->compute, caller->events};
+    const word wrong_kinds[] = {caller->device,  caller->mig_device, caller->instance,
+                                caller->compute, caller->events,     caller->sample};
     return draw(caller) % 2 ? PICK(caller, bad_handles) : PICK(caller, wrong_kinds);
 }
 
@@ -107,10 +110,21 @@ static size_t memory_needed(const struct argument *argument, const struct prepar
     case KIND_INSTANCE_OUT:
     case KIND_COMPUTE_OUT:
     case KIND_EVENTS_OUT:
+    case KIND_SAMPLE_OUT:
         return sizeof(word);
     default:
         return 0;
     }
+}
+
+static void fill_samples(struct caller *caller, nvmlGpmMetricsGet_t *request, bool bad)
+{
+    const word samples[] = {caller->sample, bad ? bad_handle(caller) : caller->sample};
+    memcpy(&request->sample1, &samples[0], sizeof samples[0]);
+    memcpy(&request->sample2, &samples[1], sizeof samples[1]);
+    if (bad)
+        request->numMetrics = PICK(caller, numbers);
+    request->metrics[0].metricId = draw(caller) % 12;
 }
 
 static void fill(struct caller *caller, const struct argument *argument, struct prepared *prepared, size_t at, bool bad)
@@ -124,6 +138,8 @@ static void fill(struct caller *caller, const struct argument *argument, struct 
         memcpy(memory, placement, size < sizeof placement ? size : sizeof placement);
     } else if (argument->kind == KIND_VERSIONED) {
         unsigned int version = (unsigned int)argument->size | argument->version << 24;
+        if (argument->version & BARE_VERSION)
+            version = argument->version & ~BARE_VERSION;
         if (bad)
             version = draw(caller) % 2 ? version ^ (1U << draw(caller) % 32) : PICK(caller, numbers);
         memset(memory, 0, size);
@@ -131,6 +147,8 @@ static void fill(struct caller *caller, const struct argument *argument, struct 
         unsigned int second = draw(caller) % 3;
         if (size >= 2 * sizeof second)
             memcpy(memory + sizeof version, &second, sizeof second);
+        if (size == sizeof(nvmlGpmMetricsGet_t))
+            fill_samples(caller, (nvmlGpmMetricsGet_t *)(void *)memory, bad);
         if (size == sizeof(nvmlUUID_v1_t))
             memcpy(((nvmlUUID_v1_t *)(void *)memory)->value.str, caller->uuid, sizeof((nvmlUUID_v1_t *)0)->value.str);
     } else if (argument->kind == KIND_COUNT) {
@@ -156,6 +174,7 @@ static word by_value(struct caller *caller, const struct argument *argument, con
     case KIND_INSTANCE:
     case KIND_COMPUTE:
     case KIND_EVENTS:
+    case KIND_SAMPLE:
         return bad ? bad_handle(caller) : handle(caller, argument->kind);
     case KIND_PROFILE:
         return bad ? PICK(caller, numbers) : 19;
@@ -215,6 +234,8 @@ static void learn(struct caller *caller, const struct row *row, enum kind kind, 
         caller->compute = value;
     else if (kind == KIND_EVENTS_OUT)
         caller->events = value;
+    else if (kind == KIND_SAMPLE_OUT)
+        caller->sample = value;
 }
 
 static void inspect(struct caller *caller, const struct row *row, const struct prepared *prepared)
@@ -330,6 +351,7 @@ struct caller *caller_begin(uint64_t seed)
         call_named(caller, "nvmlDeviceGetMigDeviceHandleByIndex");
     call_named(caller, "nvmlEventSetCreate");
     call_named(caller, "nvmlDeviceRegisterEvents");
+    call_named(caller, "nvmlGpmSampleAlloc");
     return caller;
 }
 
@@ -338,6 +360,7 @@ void caller_end(struct caller *caller)
     call_named(caller, "nvmlComputeInstanceDestroy");
     call_named(caller, "nvmlGpuInstanceDestroy");
     call_named(caller, "nvmlEventSetFree");
+    call_named(caller, "nvmlGpmSampleFree");
     any_function shutdown = find("nvmlShutdown");
     if (!shutdown)
         fail("nvmlShutdown", "is not exported: the library is missing");

@@ -10,6 +10,7 @@ struct placement {
 #define INSTANCE {KIND_INSTANCE, 0, 0}
 #define COMPUTE {KIND_COMPUTE, 0, 0}
 #define EVENTS {KIND_EVENTS, 0, 0}
+#define SAMPLE {KIND_SAMPLE, 0, 0}
 #define NUMBER {KIND_NUMBER, 0, 0}
 #define PROFILE {KIND_PROFILE, 0, 0}
 #define MASK {KIND_MASK, 0, 0}
@@ -27,6 +28,7 @@ struct placement {
 #define INSTANCE_OUT {KIND_INSTANCE_OUT, 0, 0}
 #define COMPUTE_OUT {KIND_COMPUTE_OUT, 0, 0}
 #define EVENTS_OUT {KIND_EVENTS_OUT, 0, 0}
+#define SAMPLE_OUT {KIND_SAMPLE_OUT, 0, 0}
 #define WORD OUT(unsigned int)
 #define LONG OUT(unsigned long long)
 
@@ -160,7 +162,7 @@ const struct row rows[] = {
     ROW(nvmlDeviceGetSramEccErrorStatus, DEVICE, VERSIONED(nvmlEccSramErrorStatus_v1_t, 1)),
     ROW(nvmlDeviceGetRemappedRows, DEVICE, WORD, WORD, WORD, WORD),
     ROW(nvmlDeviceGetRowRemapperHistogram, DEVICE, OUT(nvmlRowRemapperHistogramValues_t)),
-    ROW(nvmlGpmQueryDeviceSupport, DEVICE, VERSIONED(nvmlGpmSupport_t, 1)),
+    ROW(nvmlGpmQueryDeviceSupport, DEVICE, VERSIONED(nvmlGpmSupport_t, BARE_VERSION | 1)),
     ROW(nvmlDeviceGetFieldValues, DEVICE, CAPACITY, LIST(nvmlFieldValue_t)),
     ROW(nvmlDeviceGetGpuFabricInfo, DEVICE, OUT(nvmlGpuFabricInfo_t)),
     ROW(nvmlDeviceGetGpuFabricInfoV, DEVICE, VERSIONED(nvmlGpuFabricInfo_v2_t, 2)),
@@ -222,6 +224,11 @@ const struct row rows[] = {
     ROW(nvmlDeviceSetAccountingMode, DEVICE, NUMBER),
     ROW(nvmlDeviceSetEccMode, DEVICE, NUMBER),
     ROW(nvmlDeviceSetPowerManagementLimit, DEVICE, NUMBER),
+    ROW(nvmlGpmSampleAlloc, SAMPLE_OUT),
+    ROW(nvmlGpmSampleGet, DEVICE, SAMPLE),
+    ROW(nvmlGpmMigSampleGet, DEVICE, NUMBER, SAMPLE),
+    ROW(nvmlGpmMetricsGet, VERSIONED(nvmlGpmMetricsGet_t, BARE_VERSION | 1)),
+    ROW(nvmlGpmSampleFree, SAMPLE),
 };
 
 const size_t row_count = sizeof rows / sizeof rows[0];

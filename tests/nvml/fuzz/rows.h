@@ -15,6 +15,7 @@ enum kind {
     KIND_INSTANCE,
     KIND_COMPUTE,
     KIND_EVENTS,
+    KIND_SAMPLE,
     KIND_NUMBER,  /* an index, an enum, a profile, a mode */
     KIND_PROFILE, /* of a GPU instance, by id */
     KIND_MASK,    /* 64 bits */
@@ -23,7 +24,7 @@ enum kind {
     KIND_TEXT_OUT, /* a buffer whose length follows as KIND_LENGTH */
     KIND_LENGTH,
     KIND_OUT,       /* a word or a struct of `size` bytes */
-    KIND_VERSIONED, /* a struct whose first word says `size` and `version` */
+    KIND_VERSIONED, /* a struct whose first word says `size` and `version`; with BARE_VERSION that alone */
     KIND_IN,        /* a struct that is only read */
     KIND_LIST,      /* of items of `size` bytes, as many as KIND_COUNT or KIND_CAPACITY says */
     KIND_WHOLE_LIST, /* of items of `size` bytes, as many as NVML has at most: it is not told how many fit */
@@ -33,7 +34,10 @@ enum kind {
     KIND_INSTANCE_OUT,
     KIND_COMPUTE_OUT,
     KIND_EVENTS_OUT,
+    KIND_SAMPLE_OUT,
 };
+
+#define BARE_VERSION 0x80000000U
 
 struct argument {
     enum kind kind;

@@ -23,13 +23,15 @@ from tesela.edge.nvml.binding import NO_SUCH_VERSION, checked, instance_id, with
 from tesela.edge.nvml.event_set import OpenEventSets
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.native_events import NativeEvents
-from tesela.edge.nvml.native_mig import compute_instance_info, unless_gone
+from tesela.edge.nvml.native_gpm import free_sample, read_metrics, read_sample
+from tesela.edge.nvml.native_mig import compute_instance_info, mig_memory_info, unless_gone
 from tesela.edge.nvml.port import (
     ComputeInstanceInfo,
     ComputeInstanceProfileInfo,
     EccMode,
     EventSet,
     FabricInfo,
+    GpmSample,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
     MemoryInfo,
@@ -121,6 +123,10 @@ class NativeNvml:
 
     def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
         info = self._device("get_memory_info", gpu_uuid, pynvml.nvmlDeviceGetMemoryInfo)
+        return MemoryInfo(total_bytes=int(info.total), free_bytes=int(info.free), used_bytes=int(info.used))
+
+    def get_mig_memory_info(self, gpu_uuid: str, mig_uuid: str) -> MemoryInfo:
+        info = self._device("get_mig_memory_info", gpu_uuid, mig_memory_info, mig_uuid)
         return MemoryInfo(total_bytes=int(info.total), free_bytes=int(info.free), used_bytes=int(info.used))
 
     def get_addressing_mode(self, gpu_uuid: str) -> str:
@@ -293,6 +299,26 @@ class NativeNvml:
 
     def get_supported_event_types(self, gpu_uuid: str) -> int:
         return int(self._device("get_supported_event_types", gpu_uuid, pynvml.nvmlDeviceGetSupportedEventTypes))
+
+    def get_gpm_support(self, gpu_uuid: str) -> bool:
+        support = self._device("get_gpm_support", gpu_uuid, pynvml.nvmlGpmQueryDeviceSupport)
+        return bool(support.isSupportedDevice)
+
+    def get_gpm_sample(self, gpu_uuid: str) -> GpmSample:
+        function = "get_gpm_sample"
+        return read_sample(function, gpu_uuid, partial(self._device, function, gpu_uuid, pynvml.nvmlGpmSampleGet))
+
+    def get_mig_gpm_sample(self, gpu_uuid: str, gi_id: int) -> GpmSample:
+        function, get = "get_mig_gpm_sample", pynvml.nvmlGpmMigSampleGet
+        return read_sample(function, gpu_uuid, partial(self._device, function, gpu_uuid, get, gi_id))
+
+    def free_gpm_sample(self, sample: GpmSample) -> None:
+        free_sample(sample)
+
+    def get_gpm_metrics(
+        self, before: GpmSample, after: GpmSample, metric_ids: Sequence[int]
+    ) -> tuple[float | None, ...]:
+        return read_metrics(before, after, metric_ids)
 
     def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
         events = NativeEvents()

@@ -47,6 +47,20 @@ def compute_instance_info(gpu: Any, function: str, gi_id: int, compute: Any) -> 
     raise NvmlError(codes.UNKNOWN, FUNCTIONS[function], text)
 
 
+def mig_memory_info(gpu: Any, mig_uuid: str) -> Any:
+    """nvmlMemory_t of the MIG device with this UUID on the GPU of handle `gpu`, by the binding's own errors.
+
+    NOT_FOUND: no such MIG device is on it.
+    """
+    if not mig_uuid.isascii() or "\0" in mig_uuid or not mig_uuid.startswith("MIG-"):
+        raise pynvml.NVMLError(codes.NOT_FOUND)
+    device = pynvml.nvmlDeviceGetHandleByUUID(mig_uuid)
+    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+    if pynvml.nvmlDeviceGetUUID(parent) != pynvml.nvmlDeviceGetUUID(gpu):
+        raise pynvml.NVMLError(codes.NOT_FOUND)
+    return pynvml.nvmlDeviceGetMemoryInfo(device)
+
+
 def _find_mig_uuid(gpu: Any, function: str, gi_id: int, info: Any) -> str | None:
     # nvml.h calls the field the parent device, drivers put the MIG device there: ask what it is, or walk.
     if info.device:

@@ -156,6 +156,18 @@ class EventSet(Protocol):
         """
 
 
+class GpmSample(Protocol):
+    """nvmlGpmSample_t: what the counters of a GPU, or of a GPU instance, said at one time.
+
+    `gpu_uuid` is the GPU that it was read of. Whoever got it gives it back (`free_gpm_sample`).
+    """
+
+    @property
+    def gpu_uuid(self) -> str:
+        """See above."""
+        ...
+
+
 class Nvml(Protocol):
     """NVML as the driver uses it."""
 
@@ -211,6 +223,10 @@ class Nvml(Protocol):
 
     def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
         """nvmlDeviceGetMemoryInfo. NOT_SUPPORTED on unified-memory boards."""
+        ...
+
+    def get_mig_memory_info(self, gpu_uuid: str, mig_uuid: str) -> MemoryInfo:
+        """nvmlDeviceGetMemoryInfo of a MIG device: that of its GPU instance. NOT_FOUND once it is gone."""
         ...
 
     def get_addressing_mode(self, gpu_uuid: str) -> str:
@@ -312,6 +328,31 @@ class Nvml(Protocol):
 
     def get_supported_event_types(self, gpu_uuid: str) -> int:
         """nvmlDeviceGetSupportedEventTypes: a mask of codes.EVENT_*."""
+        ...
+
+    def get_gpm_support(self, gpu_uuid: str) -> bool:
+        """nvmlGpmQueryDeviceSupport: whether the GPU keeps the counters of GPM, as Hopper and later do."""
+        ...
+
+    def get_gpm_sample(self, gpu_uuid: str) -> GpmSample:
+        """nvmlGpmSampleAlloc and nvmlGpmSampleGet. NOT_SUPPORTED where `get_gpm_support` says no."""
+        ...
+
+    def get_mig_gpm_sample(self, gpu_uuid: str, gi_id: int) -> GpmSample:
+        """nvmlGpmSampleAlloc and nvmlGpmMigSampleGet: of a GPU instance. NOT_FOUND for an instance that is gone."""
+        ...
+
+    def free_gpm_sample(self, sample: GpmSample) -> None:
+        """nvmlGpmSampleFree."""
+
+    def get_gpm_metrics(
+        self, before: GpmSample, after: GpmSample, metric_ids: Sequence[int]
+    ) -> tuple[float | None, ...]:
+        """nvmlGpmMetricsGet: what was between two samples, one value per id (codes.GPM_*), in percent.
+
+        None where that metric's own return code is not SUCCESS. Samples should lie 100 ms apart or more, be of one GPU
+        or GPU instance, and come in order: INVALID_ARGUMENT.
+        """
         ...
 
     def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:

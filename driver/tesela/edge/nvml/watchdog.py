@@ -28,6 +28,7 @@ from tesela.edge.nvml.port import (
     EccMode,
     EventSet,
     FabricInfo,
+    GpmSample,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
     MemoryInfo,
@@ -85,7 +86,8 @@ class WatchedNvml:
 
     That turn is at most `worker.LIMITS_IN_LINE` times as long, and only while those before it get on.
     NvmlTimeout names the NVML function and the GPU. `telemetry` hears of every call that was made or put in line.
-    `shutdown` waits for calls inside NVML and refuses to run beside one that does not return. Between `release` and `reopen` NVML is closed and every call raises NvmlReleased.
+    `shutdown` waits for calls inside NVML and refuses to run beside one that does not return.
+    Between `release` and `reopen` NVML is closed and every call raises NvmlReleased.
     """
 
     def __init__(self, inner: Nvml, timeout_s: float, telemetry: Telemetry = SILENT) -> None:
@@ -242,6 +244,9 @@ class WatchedNvml:
     def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
         return self._watch(gpu_uuid, self._inner.get_memory_info, gpu_uuid)
 
+    def get_mig_memory_info(self, gpu_uuid: str, mig_uuid: str) -> MemoryInfo:
+        return self._watch(gpu_uuid, self._inner.get_mig_memory_info, gpu_uuid, mig_uuid)
+
     def get_addressing_mode(self, gpu_uuid: str) -> str:
         return self._watch(gpu_uuid, self._inner.get_addressing_mode, gpu_uuid)
 
@@ -313,6 +318,23 @@ class WatchedNvml:
 
     def get_supported_event_types(self, gpu_uuid: str) -> int:
         return self._watch(gpu_uuid, self._inner.get_supported_event_types, gpu_uuid)
+
+    def get_gpm_support(self, gpu_uuid: str) -> bool:
+        return self._watch(gpu_uuid, self._inner.get_gpm_support, gpu_uuid)
+
+    def get_gpm_sample(self, gpu_uuid: str) -> GpmSample:
+        return self._watch(gpu_uuid, self._inner.get_gpm_sample, gpu_uuid)
+
+    def get_mig_gpm_sample(self, gpu_uuid: str, gi_id: int) -> GpmSample:
+        return self._watch(gpu_uuid, self._inner.get_mig_gpm_sample, gpu_uuid, gi_id)
+
+    def free_gpm_sample(self, sample: GpmSample) -> None:
+        self._watch(sample.gpu_uuid, self._inner.free_gpm_sample, sample)
+
+    def get_gpm_metrics(
+        self, before: GpmSample, after: GpmSample, metric_ids: Sequence[int]
+    ) -> tuple[float | None, ...]:
+        return self._watch(after.gpu_uuid, self._inner.get_gpm_metrics, before, after, metric_ids)
 
     def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
         """As Nvml.open_event_set; a call that does not return is held against the GPU, if it is about one only."""

@@ -36,6 +36,8 @@ _NEVER_ASKED: Final = frozenset(
         "nvmlDeviceGetGpuInstanceId",
         "nvmlDeviceGetComputeInstanceId",
         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
+        "nvmlGpmSampleAlloc",
+        "nvmlGpmSampleFree",
     }
 )
 """What the C library tells from a handle alone."""
@@ -65,7 +67,7 @@ def list_functions() -> tuple[str, ...]:
 
 @cache
 def _answered() -> frozenset[str]:
-    return frozenset({*FUNCTIONS.values(), *NAMED, HANDLE_BY_INDEX})
+    return frozenset({*FUNCTIONS.values(), *NAMED, HANDLE_BY_INDEX}) - _NEVER_ASKED
 
 
 @cache

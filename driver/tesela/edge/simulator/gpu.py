@@ -19,6 +19,7 @@ from tesela.edge.nvml.port import (
     GpuInstanceProfileInfo,
     MigMode,
 )
+from tesela.edge.simulator.activity import ActivityMeter
 from tesela.edge.simulator.energy import EnergyMeter
 from tesela.edge.simulator.health import GpuHealth
 from tesela.edge.simulator.models import (
@@ -76,6 +77,7 @@ class GpuInstance:
     profile: GpuInstanceProfile
     placement: Placement
     compute: dict[int, ComputeInstance] = field(default_factory=dict)
+    activity: ActivityMeter = field(default_factory=ActivityMeter)
 
     @property
     def info(self) -> GpuInstanceInfo:
@@ -110,6 +112,7 @@ class SimulatedGpu:
     compute_mode: int = codes.COMPUTE_MODE_DEFAULT
     power_limit_mw: int | None = None
     energy: EnergyMeter = field(default_factory=EnergyMeter)
+    activity: ActivityMeter = field(default_factory=ActivityMeter)
 
     # MIG mode
 
@@ -159,7 +162,7 @@ class SimulatedGpu:
         if self.model.resetless_mig:
             self.pending = codes.MIG_DISABLED
         self.persistence_mode, self.compute_mode = 0, codes.COMPUTE_MODE_DEFAULT
-        self.power_limit_mw, self.energy = None, EnergyMeter()
+        self.power_limit_mw, self.energy, self.activity = None, EnergyMeter(), ActivityMeter()
         self.reset()
 
     def field_value(self, field_id: int) -> int | None:

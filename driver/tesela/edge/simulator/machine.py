@@ -26,7 +26,7 @@ from tesela.edge.simulator.models import MAX_GPU_INSTANCES
 from tesela.edge.simulator.refused import Refused
 from tesela.edge.simulator.spec import MAX_GPUS, MachineSpec, check_machine_spec, parse_machine_spec
 from tesela.edge.simulator.state import GpuState, MachineState, gpu_state
-from tesela.edge.simulator.telemetry import power_draw_mw
+from tesela.edge.simulator.telemetry import advance_meters
 
 R = TypeVar("R")
 RestartHook: TypeAlias = Callable[[MachineState], None]
@@ -56,7 +56,7 @@ class Machine(CallPath):
         self._gpus = {gpu.uuid: gpu for gpu in (assemble_gpu(spec, i) for i in range(len(spec.gpus)))}
         self._locks = {gpu_uuid: threading.RLock() for gpu_uuid in self._gpus}
         for gpu in self._gpus.values():
-            gpu.energy.advance(clock(), power_draw_mw(gpu))
+            advance_meters(gpu, clock())
 
     def with_gpu(self, gpu_uuid: str, rule: Callable[[SimulatedGpu], R], *, changes: bool = False) -> R:
         """Applies `rule` under the GPU's lock. Refused: NOT_FOUND for a GPU that NVML does not know, GPU_IS_LOST."""
@@ -192,8 +192,13 @@ class Machine(CallPath):
                 gpu.health.reboot()
         self.reload_driver()
 
-    def reload_driver(self) -> None:
-        """The kernel module is unloaded and loaded: as a reboot, but boot id and the node's recovery actions stay."""
+    def reload_driver(self, driver_version: str | None = None) -> None:
+        """The kernel module is unloaded and loaded: as a reboot, but boot id and the node's recovery actions stay.
+
+        `driver_version` is that of the new module, where it is another. DocumentError: it is no version of a driver.
+        """
+        if driver_version is not None:
+            self.spec = check_machine_spec(replace(self.spec, driver_version=driver_version))
         self._driver_loads += 1
         count = len(self._gpus)
         for index, gpu in enumerate(self._gpus.values()):
@@ -270,7 +275,7 @@ class Machine(CallPath):
         self.events.record(gpu.uuid, codes.EVENT_RECOVERY_ACTION)
 
     def _changed(self, gpu: SimulatedGpu) -> None:
-        gpu.energy.advance(self.clock(), power_draw_mw(gpu))
+        advance_meters(gpu, self.clock())
         if self.on_change:
             state = self._state(gpu)
             for hook in self.on_change:

@@ -16,6 +16,7 @@ from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.simulator import (
+    named_activity,
     named_board,
     named_facts,
     named_handles,
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 _MAX_UNKNOWN: Final = 1000
 _MAX_NAME: Final = 80
-_METHODS: Final = {nvml: method for method, nvml in FUNCTIONS.items()} | {
+# The first one, where two methods of the port are one function of NVML.
+_METHODS: Final = {nvml: method for method, nvml in reversed(FUNCTIONS.items())} | {
     "nvmlDeviceGetMemoryInfo_v2": "get_memory_info"
 }
 
@@ -48,6 +50,7 @@ _PARTS: Final = (
     named_health,
     named_facts,
     telemetry,
+    named_activity,
 )
 NAMED: Final[dict[str, Row]] = {row.function: row for part in _PARTS for row in part.ROWS}
 """Every named call."""

@@ -136,7 +136,6 @@ ROWS: Final[tuple[Row, ...]] = (
     GpuRow(function="nvmlDeviceGetAccountingMode", target="G", rule=always(0)),
     GpuRow(function="nvmlDeviceSetAccountingMode", target="G", numbers=1, rule=not_supported),
     GpuRow(function="nvmlDeviceGetAccountingBufferSize", target="G", rule=always(4000)),
-    GpuRow(function="nvmlGpmQueryDeviceSupport", target="G", rule=always(0)),
     GpuRow(function="nvmlDeviceGetGpuOperationMode", target="G", rule=not_supported),
     GpuRow(function="nvmlDeviceGetDriverModel_v2", target="G", rule=not_supported),
     GpuRow(function="nvmlDeviceGetHostVgpuMode", target="G", rule=not_supported),

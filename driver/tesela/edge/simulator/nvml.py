@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from tesela.core.model import Placement
@@ -15,6 +16,7 @@ from tesela.edge.nvml.port import (
     EccMode,
     EventSet,
     FabricInfo,
+    GpmSample,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
     MemoryInfo,
@@ -23,10 +25,18 @@ from tesela.edge.nvml.port import (
     ProcessInfo,
     RemappedRows,
 )
+from tesela.edge.simulator.activity import (
+    SimulatedSample,
+    is_sampled,
+    numbers_of,
+    plan_metric,
+    read_sample,
+    unless_unsupported,
+)
 from tesela.edge.simulator.call_path import nvml_error
 from tesela.edge.simulator.event_set import RegisteredEvents
 from tesela.edge.simulator.events import Event, Registration
-from tesela.edge.simulator.gpu import SimulatedGpu
+from tesela.edge.simulator.gpu import GpuInstance, SimulatedGpu
 from tesela.edge.simulator.machine import Machine
 from tesela.edge.simulator.named import HANDLE_BY_INDEX
 from tesela.edge.simulator.refused import Refused
@@ -112,6 +122,14 @@ class SimulatedNvml:
             total, reserved, used = gpu.memory_use()
             return MemoryInfo(total_bytes=total, free_bytes=total - reserved - used, used_bytes=reserved + used)
 
+        return self._read("get_memory_info", gpu_uuid, rule)
+
+    def get_mig_memory_info(self, gpu_uuid: str, mig_uuid: str) -> MemoryInfo:
+        def rule(gpu: SimulatedGpu) -> MemoryInfo:
+            total, reserved, used = gpu.instance_memory_use(_find_instance(gpu, mig_uuid))
+            return MemoryInfo(total_bytes=total, free_bytes=total - reserved - used, used_bytes=reserved + used)
+
+        # NVML has one function for both, and so have those who make it fail.
         return self._read("get_memory_info", gpu_uuid, rule)
 
     def get_addressing_mode(self, gpu_uuid: str) -> str:
@@ -221,6 +239,29 @@ class SimulatedNvml:
             "get_supported_event_types", gpu_uuid, lambda gpu: gpu.health.supported_event_types(gpu.model)
         )
 
+    def get_gpm_support(self, gpu_uuid: str) -> bool:
+        return self._read("get_gpm_support", gpu_uuid, is_sampled)
+
+    def get_gpm_sample(self, gpu_uuid: str) -> GpmSample:
+        return self._sample("get_gpm_sample", gpu_uuid, None)
+
+    def get_mig_gpm_sample(self, gpu_uuid: str, gi_id: int) -> GpmSample:
+        return self._sample("get_mig_gpm_sample", gpu_uuid, gi_id)
+
+    def _sample(self, function: str, gpu_uuid: str, gi_id: int | None) -> GpmSample:
+        numbers = self._read(function, gpu_uuid, lambda gpu: read_sample(gpu, gi_id, self.machine.clock()))
+        return SimulatedSample(gpu_uuid, numbers)
+
+    def free_gpm_sample(self, sample: GpmSample) -> None:
+        """Nothing was allocated."""
+
+    def get_gpm_metrics(
+        self, before: GpmSample, after: GpmSample, metric_ids: Sequence[int]
+    ) -> tuple[float | None, ...]:
+        samples = numbers_of(before), numbers_of(after)
+        rules = (partial(plan_metric, metric_id, *samples) for metric_id in metric_ids)
+        return tuple(unless_unsupported(partial(self._node, "get_gpm_metrics", rule)) for rule in rules)
+
     def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
         self._require_init("open_event_set")
         events = RegisteredEvents(self.wait_event)
@@ -257,6 +298,13 @@ class SimulatedNvml:
     def _require_init(self, function: str) -> None:
         if not self._inits:
             raise nvml_error(codes.UNINITIALIZED, function)
+
+
+def _find_instance(gpu: SimulatedGpu, mig_uuid: str) -> GpuInstance:
+    for instance in gpu.instances.values():
+        if any(compute.mig_uuid == mig_uuid for compute in instance.compute.values()):
+            return instance
+    raise Refused(codes.NOT_FOUND)
 
 
 def _virtualization(gpu: SimulatedGpu) -> int:

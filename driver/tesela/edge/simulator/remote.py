@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,7 @@ from tesela.edge.nvml.port import (
     EccMode,
     EventSet,
     FabricInfo,
+    GpmSample,
     GpuInstanceInfo,
     GpuInstanceProfileInfo,
     MemoryInfo,
@@ -27,14 +29,28 @@ from tesela.edge.nvml.port import (
     RemappedRows,
 )
 from tesela.edge.simulator import calls
+from tesela.edge.simulator.activity import (
+    ActivitySample,
+    SimulatedSample,
+    numbers_of,
+    unless_unsupported,
+    value_of_bits,
+)
 from tesela.edge.simulator.calls import Call
 from tesela.edge.simulator.connection import Connections
 from tesela.edge.simulator.event_set import RegisteredEvents
 from tesela.edge.simulator.events import Event, Registration
-from tesela.edge.simulator.targets import NamedRequest
+from tesela.edge.simulator.targets import NamedAnswer, NamedRequest
 from tesela.edge.simulator.wire import TEXT, Reader
 
 R = TypeVar("R")
+_NUMBERS: Final = {
+    "nvmlDeviceGetHandleByUUID": 2,
+    "nvmlDeviceGetMemoryInfo_v2": 4,
+    "nvmlGpmSampleGet": len(ActivitySample._fields),
+    "nvmlGpmMigSampleGet": len(ActivitySample._fields),
+}
+"""How many numbers a named call answers, where that is not one."""
 CALL_TIMEOUT_S: Final = 120.0
 """Longer than any watchdog: a hanging call is the watchdog's to report, this only ends the thread that waits for it."""
 
@@ -102,6 +118,16 @@ class RemoteNvml:
 
     def get_memory_info(self, gpu_uuid: str) -> MemoryInfo:
         return self._call(calls.GET_MEMORY_INFO, gpu_uuid)
+
+    def get_mig_memory_info(self, gpu_uuid: str, mig_uuid: str) -> MemoryInfo:
+        method = "get_mig_memory_info"
+        found = self._ask(method, NamedRequest("nvmlDeviceGetHandleByUUID", text=mig_uuid))
+        if not mig_uuid.startswith("MIG-") or found.text != gpu_uuid:
+            raise NvmlError(codes.NOT_FOUND, FUNCTIONS[method], codes.TEXTS[codes.NOT_FOUND])
+        gi_id, ci_id = found.numbers
+        request = NamedRequest("nvmlDeviceGetMemoryInfo_v2", gpu_uuid, gi_id, ci_id)
+        total, reserved, free, used = self._ask(method, request).numbers
+        return MemoryInfo(total_bytes=total, free_bytes=free, used_bytes=reserved + used)
 
     def get_addressing_mode(self, gpu_uuid: str) -> str:
         return self._call(calls.GET_ADDRESSING_MODE, gpu_uuid)
@@ -174,6 +200,33 @@ class RemoteNvml:
     def get_supported_event_types(self, gpu_uuid: str) -> int:
         return self._ask_by_name("get_supported_event_types", gpu_uuid)
 
+    def get_gpm_support(self, gpu_uuid: str) -> bool:
+        return bool(self._ask_by_name("get_gpm_support", gpu_uuid))
+
+    def get_gpm_sample(self, gpu_uuid: str) -> GpmSample:
+        return self._sample("get_gpm_sample", gpu_uuid)
+
+    def get_mig_gpm_sample(self, gpu_uuid: str, gi_id: int) -> GpmSample:
+        return self._sample("get_mig_gpm_sample", gpu_uuid, gi_id)
+
+    def _sample(self, method: str, gpu_uuid: str, *numbers: int) -> GpmSample:
+        answer = self._ask(method, NamedRequest(FUNCTIONS[method], gpu_uuid, numbers=numbers))
+        return SimulatedSample(gpu_uuid, ActivitySample(*answer.numbers))
+
+    def free_gpm_sample(self, sample: GpmSample) -> None:
+        """Nothing was allocated."""
+
+    def get_gpm_metrics(
+        self, before: GpmSample, after: GpmSample, metric_ids: Sequence[int]
+    ) -> tuple[float | None, ...]:
+        samples = (*numbers_of(before), *numbers_of(after))
+        return tuple(unless_unsupported(partial(self._metric, metric_id, samples)) for metric_id in metric_ids)
+
+    def _metric(self, metric_id: int, samples: tuple[int, ...]) -> float:
+        method = "get_gpm_metrics"
+        answer = self._ask(method, NamedRequest(FUNCTIONS[method], numbers=(metric_id, *samples)))
+        return value_of_bits(answer.numbers[0])
+
     def open_event_set(self, registrations: Sequence[tuple[str, int]]) -> EventSet:
         self._require_init("open_event_set")
         events = RegisteredEvents(self._wait_event)
@@ -186,12 +239,16 @@ class RemoteNvml:
 
     def _ask_by_name(self, method: str, gpu_uuid: str, *numbers: int) -> int:
         """The one number that a named call answers, for the functions that have no opcode of their own."""
+        return self._ask(method, NamedRequest(FUNCTIONS[method], gpu_uuid, numbers=numbers)).numbers[0]
+
+    def _ask(self, method: str, request: NamedRequest) -> NamedAnswer:
+        """The answer to a named call. NvmlError: its code, or UNKNOWN where it has not as many numbers as it should."""
         self._require_init(method)
-        function = FUNCTIONS[method]
-        answer = self._send(calls.NAMED_CALL, NamedRequest(function, gpu_uuid, numbers=numbers), function=function)
-        if len(answer.numbers) != 1:
-            raise NvmlError(codes.UNKNOWN, function, f"the simulator's answer has {len(answer.numbers)} numbers, not 1")
-        return answer.numbers[0]
+        answer = self._send(calls.NAMED_CALL, request, function=FUNCTIONS[method])
+        if len(answer.numbers) != _NUMBERS.get(request.function, 1):
+            text = f"the simulator's answer has {len(answer.numbers)} numbers, not {_NUMBERS.get(request.function, 1)}"
+            raise NvmlError(codes.UNKNOWN, FUNCTIONS[method], text)
+        return answer
 
     def _call(self, call: Call[R], *arguments: Any) -> R:
         self._require_init(call.method)

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Final
 
 from tesela.edge.nvml import codes
+from tesela.edge.simulator.activity import advance_activity
 from tesela.edge.simulator.boards import BOARDS, Board
 from tesela.edge.simulator.gpu import SimulatedGpu
 from tesela.edge.simulator.refused import Refused
@@ -53,6 +54,12 @@ def power_draw_mw(gpu: SimulatedGpu) -> int:
     limit = power_limit_mw(gpu)
     idle = board_of(gpu).power_limit_mw // 8 + 700 * _spread(gpu)
     return idle + int((limit * 9 // 10 - idle) * busy_share(gpu))
+
+
+def advance_meters(gpu: SimulatedGpu, now_s: float) -> None:
+    """Moves the meters of energy and of activity to `now_s`, from where on the GPU's load is what it is now."""
+    gpu.energy.advance(now_s, power_draw_mw(gpu))
+    advance_activity(gpu, now_s, busy_share(gpu))
 
 
 def _spread(gpu: SimulatedGpu) -> int:
