@@ -49,7 +49,7 @@ class DriverProcess:
         return self.process.returncode
 
     def fill_disk(self) -> None:
-        """No file takes a byte from it: EFBIG instead of ENOSPC, which is what may be done to a process without root."""
+        """No file takes a byte from it: EFBIG instead of ENOSPC, which can be had without root."""
         self._limit_files(0)
 
     def empty_disk(self) -> None:
