@@ -24,6 +24,7 @@ class Writing:
     world: object
     pace: StatusPace = AT_ONCE
     health: NodeHealth = ALL_HEALTHY
+    unread: str = ""
     now_s: float = NOW_S
     kube: FlakyKube = field(init=False)
 
@@ -33,7 +34,12 @@ class Writing:
 
     def restart(self):
         self.writer = ClaimStatusWriter(
-            self.kube, self.world.node.records, lambda: self.health, pace=self.pace, clock=lambda: self.now_s
+            self.kube,
+            self.world.node.records,
+            lambda: self.health,
+            unread=lambda: self.unread,
+            pace=self.pace,
+            clock=lambda: self.now_s,
         )
         return self.writer
 
@@ -153,6 +159,22 @@ def test_a_fault_of_another_gpu_does_not_show(world, writing):
     writing.health = NodeHealth(findings=(finding(world.uuid(3)),))
     writing.write()
     assert writing.condition(ref, "Healthy")["status"] == "True"
+
+
+def test_while_nvml_is_released_nobody_knows(world, writing):
+    ref, _ = serve_partition(world)
+    writing.unread = "NVML is released by ann"
+    writing.write()
+    shown = writing.condition(ref, "Healthy")
+    assert (shown["status"], shown["reason"], shown["message"]) == ("Unknown", "Released", "NVML is released by ann")
+
+
+def test_a_fault_is_one_while_nvml_is_released(world, writing):
+    ref, _ = serve_partition(world)
+    writing.unread = "NVML is released by ann"
+    writing.health = NodeHealth(findings=(finding(world.uuid(2)),))
+    writing.write()
+    assert writing.condition(ref, "Healthy")["status"] == "False"
 
 
 def test_only_a_condition_that_changes_gets_a_new_time(world, writing):

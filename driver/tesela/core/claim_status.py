@@ -51,12 +51,15 @@ class DeviceStatus:
         return (self.driver, self.pool, self.device, self.share_id)
 
 
-def plan_device_statuses(record: ClaimRecord, health: NodeHealth) -> tuple[DeviceStatus, ...]:
-    """The entries of a claim's devices; none while it is prepared or given back, whose status is left as it is."""
+def plan_device_statuses(record: ClaimRecord, health: NodeHealth, *, unread: str = "") -> tuple[DeviceStatus, ...]:
+    """The entries of a claim's devices; none while it is prepared or given back, whose status is left as it is.
+
+    `unread` says why nobody looks at the GPUs now, if so.
+    """
     lost = list_lost(record)
     if record.state is not ClaimState.PREPARED and not lost:
         return ()
-    statuses = (_plan_one(device, health, lost=device in lost) for device in record.devices)
+    statuses = (_plan_one(device, health, lost=device in lost, unread=unread) for device in record.devices)
     return tuple({status.key: status for status in statuses}.values())
 
 
@@ -104,13 +107,13 @@ def list_lost(record: ClaimRecord) -> tuple[RecordedDevice, ...]:
     )
 
 
-def _plan_one(device: RecordedDevice, health: NodeHealth, *, lost: bool) -> DeviceStatus:
+def _plan_one(device: RecordedDevice, health: NodeHealth, *, lost: bool, unread: str) -> DeviceStatus:
     return DeviceStatus(
         driver=DRIVER_NAME,
         pool=device.pool,
         device=device.device,
         share_id=device.share_id,
-        conditions=(_plan_healthy(device, health, lost=lost), _plan_ready(lost=lost)),
+        conditions=(_plan_healthy(device, health, lost=lost, unread=unread), _plan_ready(lost=lost)),
         data=_list_data(device),
     )
 
@@ -121,10 +124,12 @@ def _plan_ready(*, lost: bool) -> _Condition:
     return _Condition(kind=READY, status="True", reason="Prepared", message="")
 
 
-def _plan_healthy(device: RecordedDevice, health: NodeHealth, *, lost: bool) -> _Condition:
+def _plan_healthy(device: RecordedDevice, health: NodeHealth, *, lost: bool, unread: str) -> _Condition:
     verdict = plan_verdict(health, device.gpu_uuid, device.current.placement if device.current is not None else None)
     if lost:
         return _Condition(kind=HEALTHY, status="False", reason="PartitionLost", message=LOST)
+    if unread and verdict.healthy is not False:
+        return _Condition(kind=HEALTHY, status="Unknown", reason="Released", message=unread)
     status = {True: "True", False: "False", None: "Unknown"}[verdict.healthy]
     return _Condition(kind=HEALTHY, status=status, reason=verdict.reason, message=verdict.message)
 

@@ -90,3 +90,11 @@ def plan_released_fences(released: Released, roster: Roster) -> tuple[Fence, ...
         return ()
     value = render_label_value(released.requests[0].reason) or "maintenance"
     return tuple(Fence(gpu_uuid=known.gpu.uuid, placement=None, key=RELEASED_KEY, value=value) for known in roster.gpus)
+
+
+def describe_released(released: Released) -> str:
+    """Why nobody knows how a device is, for those who are told of its health; "" while NVML is not to be released."""
+    if not released.is_wanted:
+        return ""
+    asked = " and ".join(f"{one.requested_by} ({one.reason})" for one in released.requests)
+    return f"NVML is released for maintenance by {asked}, so nobody looks at this device"

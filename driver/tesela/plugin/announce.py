@@ -135,6 +135,10 @@ class Announcer:
         """End, after the call under way; what was not sent is only in the log."""
         return self._loop.stop(timeout_s)
 
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
+
     def announce_health(
         self, changes: Iterable[HealthChange], roster: Roster, records: Callable[[], Iterable[ClaimRecord]]
     ) -> None:

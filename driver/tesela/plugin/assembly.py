@@ -15,11 +15,13 @@ from typing import Protocol
 from tesela.core.health.observations import Wedged
 from tesela.core.health.signals import MODE_HELD
 from tesela.core.model import DRIVER_NAME
+from tesela.core.released import Released, describe_released
 from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.documents.policy import read_policy
 from tesela.edge.host.host import Host
 from tesela.edge.host.nvidia_smi import NvidiaSmi
 from tesela.edge.kube.port import Kube
+from tesela.edge.kubelet.port import NodeService
 from tesela.edge.kubelet.server import KubeletServer
 from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
@@ -32,10 +34,13 @@ from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.edge.store.roster import RosterStore
 from tesela.edge.store.sweep import SweepStore
 from tesela.edge.telemetry.port import SILENT, Telemetry
+from tesela.plugin.announce import UNHEARD, Announcer, Announces
+from tesela.plugin.claim_status import ClaimStatusWriter
 from tesela.plugin.config import PluginConfig
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.health.observers import Observers, build_observers
+from tesela.plugin.health.report import HealthReport
 from tesela.plugin.lookout import Lookout
 from tesela.plugin.node import Node
 from tesela.plugin.partition import Partitions
@@ -91,32 +96,24 @@ def build_parts(
     telemetry: Telemetry = SILENT,
 ) -> Parts:
     """All parts over real files and these backends. StartError: a file of ours or a setting makes a start senseless."""
-    node = build_node(config, kube, nvml, telemetry)
-    publisher = Publisher(
-        kube=kube,
-        node_name=config.node_name,
-        state=lambda: read_pool_state(node, release.released),
-        lock=node.locks.publisher_lock(),
-        telemetry=telemetry,
-    )
-    node.health.listen(lambda _changes: publisher.wake("health changed"))
+    announcer = Announcer(kube, config.node_name)
+    node = build_node(config, kube, nvml, telemetry, announcer)
+    publisher = _build_publisher(node, lambda: release.released)
+    roster, records = lambda: node.lookout.roster, lambda: node.records.list().records
+    report = _build_report(node, lambda: release.released)
+    statuses = _build_statuses(node, lambda: release.released)
+    on_change = partial(_wake, publisher, report, statuses)
+    node.health.listen(lambda _changes: on_change("health changed"))
     nvml.listen(node.health.wake)
     node.mode_holds.attach(node.health.post, partial(_list_mode_held, node.health))
     recovery = Recovery(node)
-    observers = build_observers(node, nvml, recovery, on_change=publisher.wake)
-    sweeper = Sweeper(node, recovery, SweepStore(config.state_dir), on_change=publisher.wake)
-    release = build_release(config, kube, nvml, on_change=publisher.wake, on_failure=on_failure)
-    roster, records = lambda: node.lookout.roster, lambda: node.records.list().records
+    observers = build_observers(node, nvml, recovery, on_change=on_change)
+    sweeper = Sweeper(node, recovery, SweepStore(config.state_dir), on_change=on_change)
+    release = build_release(config, kube, nvml, on_change=on_change, on_failure=on_failure)
+    node.health.listen(lambda changes: announcer.announce_health(changes, node.lookout.roster, records))
     usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
-    server = KubeletServer(
-        driver_name=DRIVER_NAME,
-        service=ReleasableService(ClaimService(node), release),
-        plugins_dir=config.plugins_dir,
-        registry_dir=config.registry_dir,
-        pod_uid=config.pod_uid,
-        on_registered=on_registered,
-        on_failure=on_failure,
-    )
+    server = _build_server(config, ReleasableService(ClaimService(node), release), on_registered, on_failure)
+    server.serve_health(report)
     return Parts(
         node=node,
         publisher=publisher,
@@ -127,8 +124,59 @@ def build_parts(
         release=release,
         usage=usage,
         pausable=(observers, sweeper.loop, usage),
-        background=(node.health, observers, sweeper, release, usage),
+        background=(node.health, observers, sweeper, release, usage, statuses, announcer),
     )
+
+
+def _build_server(
+    config: PluginConfig,
+    service: NodeService,
+    on_registered: Callable[[bool, str], None],
+    on_failure: Callable[[Exception], None],
+) -> KubeletServer:
+    return KubeletServer(
+        driver_name=DRIVER_NAME,
+        service=service,
+        plugins_dir=config.plugins_dir,
+        registry_dir=config.registry_dir,
+        pod_uid=config.pod_uid,
+        on_registered=on_registered,
+        on_failure=on_failure,
+    )
+
+
+def _build_publisher(node: Node, released: Callable[[], Released]) -> Publisher:
+    return Publisher(
+        kube=node.kube,
+        node_name=node.pool,
+        state=lambda: read_pool_state(node, released()),
+        lock=node.locks.publisher_lock(),
+        telemetry=node.telemetry,
+    )
+
+
+def _build_statuses(node: Node, released: Callable[[], Released]) -> ClaimStatusWriter:
+    statuses = ClaimStatusWriter(
+        node.kube, node.records, lambda: node.health.health, unread=lambda: describe_released(released())
+    )
+    node.records.listen(statuses.wake)
+    return statuses
+
+
+def _build_report(node: Node, released: Callable[[], Released]) -> HealthReport:
+    return HealthReport(
+        pool=node.pool,
+        health=lambda: node.health.health,
+        roster=lambda: node.lookout.roster,
+        records=lambda: node.records.list().records,
+        released=released,
+    )
+
+
+def _wake(publisher: Publisher, report: HealthReport, statuses: ClaimStatusWriter, reason: str) -> None:
+    publisher.wake(reason)
+    report.wake()
+    statuses.wake()
 
 
 def _list_mode_held(health: HealthKeeper) -> frozenset[str]:
@@ -159,17 +207,18 @@ def build_release(
     )
 
 
-def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml, telemetry: Telemetry = SILENT) -> Node:
+def build_node(
+    config: PluginConfig,
+    kube: Kube,
+    nvml: WatchedNvml,
+    telemetry: Telemetry = SILENT,
+    announcer: Announces = UNHEARD,
+) -> Node:
     """The ports and the files of this node; a roster that is damaged is rebuilt first."""
-    host = Host(
-        proc_root=config.proc_root,
-        sys_root=config.sys_root,
-        dev_root=config.dev_root,
-        dev_root_mount=config.dev_root_mount,
-    )
+    host = _build_host(config)
     records, partitions = RecordStore(config.state_dir), Partitions(nvml)
     locks, roster_store = FileLocks(config.state_dir, telemetry), RosterStore(config.state_dir)
-    repair_roster(roster_store, records, locks, kube, config.node_name, telemetry)
+    repair_roster(roster_store, records, locks, kube, config.node_name, telemetry, announcer)
     lookout = Lookout(
         nvml=nvml, partitions=partitions, host=host, roster_store=roster_store, records=records, locks=locks
     )
@@ -182,6 +231,7 @@ def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml, telemetry: T
         wedged=lambda: Wedged(gpu_uuids=nvml.wedged_gpus(), whole_node=nvml.wedged_node),
         telemetry=telemetry,
     )
+    health.announce_to(announcer)
     return Node(
         pool=config.node_name,
         nvml=nvml,
@@ -191,17 +241,33 @@ def build_node(config: PluginConfig, kube: Kube, nvml: WatchedNvml, telemetry: T
         kube=kube,
         records=records,
         locks=locks,
-        workload=WorkloadFiles(
-            cdi=CdiFiles(config.cdi_dir),
-            metadata=MetadataFiles(config.state_dir),
-            host=host,
-            nvml=nvml,
-            lookout=lookout,
-            health=lambda: health.health,
-        ),
+        workload=_build_workload(config, host, nvml, lookout, health),
         lookout=lookout,
         policy=policy,
         gate=RecoveryGate(),
         health=health,
         telemetry=telemetry,
+        announcer=announcer,
+    )
+
+
+def _build_host(config: PluginConfig) -> Host:
+    return Host(
+        proc_root=config.proc_root,
+        sys_root=config.sys_root,
+        dev_root=config.dev_root,
+        dev_root_mount=config.dev_root_mount,
+    )
+
+
+def _build_workload(
+    config: PluginConfig, host: Host, nvml: WatchedNvml, lookout: Lookout, health: HealthKeeper
+) -> WorkloadFiles:
+    return WorkloadFiles(
+        cdi=CdiFiles(config.cdi_dir),
+        metadata=MetadataFiles(config.state_dir),
+        host=host,
+        nvml=nvml,
+        lookout=lookout,
+        health=lambda: health.health,
     )

@@ -34,14 +34,17 @@ _MOST_TRIES: Final = 3
 class StatusPace:
     """Seconds. A turn begins once nobody woke for `quiet_s`, after `longest_quiet_s` at the latest.
 
-    `pause_s` lies between two claims. `look_s`: another driver process may prepare claims, of which nobody wakes us.
-    `verify_s`: how often what lies in the API is read again. After a failure the next turn comes in `first_retry_s`,
-    doubled up to `longest_retry_s`.
+    The first turn comes after `first_s`: at a start others need the machine more. `pause_s` lies between two claims,
+    and a turn longer than `turn_s` goes on as the next one. `look_s`: another driver process may prepare claims, of
+    which nobody wakes us. `verify_s`: how often what lies in the API is read again. After a failure the next turn comes
+    in `first_retry_s`, doubled up to `longest_retry_s`.
     """
 
     quiet_s: float = 0.25
     longest_quiet_s: float = 2.0
+    first_s: float = 2.0
     pause_s: float = 0.02
+    turn_s: float = 10.0
     look_s: float = 30.0
     verify_s: float = 600.0
     first_retry_s: float = 1.0
@@ -59,7 +62,7 @@ class _Known:
 
 
 class ClaimStatusWriter:
-    """A background part; `wake` tells it that records or health changed."""
+    """A background part; `wake` tells it that records or health changed. `unread` says why nobody looks, if so."""
 
     def __init__(
         self,
@@ -67,20 +70,23 @@ class ClaimStatusWriter:
         records: RecordStore,
         health: Callable[[], NodeHealth],
         *,
+        unread: Callable[[], str] = lambda: "",
         pace: StatusPace = StatusPace(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._kube = kube
         self._records = records
         self._health = health
+        self._unread = unread
         self._pace = pace
         self._clock = clock
         self._known: dict[str, _Known] = {}
         self._failures = 0
+        self._has_more = False
         self._said: set[str] = set()
         self._first_wake_s: float | None = None
         self._last_wake_s = 0.0
-        self._loop = Loop("claim-status", self._turn)
+        self._loop = Loop("claim-status", self._turn, first_s=pace.first_s)
 
     def start(self) -> None:
         """Begin."""
@@ -89,6 +95,10 @@ class ClaimStatusWriter:
     def stop(self, timeout_s: float) -> bool:
         """End, after the call under way."""
         return self._loop.stop(timeout_s)
+
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
 
     def wake(self) -> None:
         """Something changed. Never blocks; from any thread. Of a burst, only the first call costs a wake-up."""
@@ -99,18 +109,19 @@ class ClaimStatusWriter:
 
     def write(self) -> bool:
         """One look at all records; False where some claim is to be tried again soon."""
-        health, now_s = self._health(), time.monotonic()
+        self._has_more, health, unread, now_s = False, self._health(), self._unread(), time.monotonic()
         plans = {
             record.claim: statuses
             for record in self._records.list().records
-            if (statuses := plan_device_statuses(record, health))
+            if (statuses := plan_device_statuses(record, health, unread=unread))
         }
         living = {ref.uid for ref in plans}
         self._known = {uid: known for uid, known in self._known.items() if uid in living}
         done = True
         for ref, statuses in plans.items():
-            if self._loop.must_end:
-                return True
+            self._has_more = self._loop.must_end or time.monotonic() - now_s > self._pace.turn_s
+            if self._has_more:
+                break
             if self._is_due(ref, statuses, now_s):
                 done = self._attempt(ref, statuses) and done
                 self._loop.rest(self._pace.pause_s)
@@ -126,6 +137,8 @@ class ClaimStatusWriter:
             self._say_once(f"the API server is away, claims are told of their devices later: {error.message}")
             return max(error.retry_after_s or 0.0, self._retry_s())
         self._failures = 0 if done else self._failures + 1
+        if self._has_more:
+            return 0.0
         return self._pace.look_s if done else self._retry_s()
 
     def _wait_for_quiet(self) -> None:

@@ -18,6 +18,7 @@ from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.locks import FileLock, FileLocks, hold
 from tesela.edge.store.records import RecordStore
 from tesela.edge.telemetry.port import SILENT, Phase, Telemetry
+from tesela.plugin.announce import UNHEARD, Announces
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.health.keeper import HealthKeeper
@@ -35,6 +36,7 @@ class Node:
     partition that is in use; `fabric_wait_s` how long a whole GPU waits for its NVSwitch fabric; `api_retry_s` how long
     a prepare asks an API server that does not answer (the kubelet itself asks again only a minute later). `fabricless`
     are the GPUs that said they have no NVSwitch fabric. `mode_holds` counts refused switches of MIG modes.
+    `announcer` hears of damaged files.
     """
 
     pool: str
@@ -56,6 +58,7 @@ class Node:
     fabricless: set[str] = field(default_factory=set)
     telemetry: Telemetry = SILENT
     mode_holds: ModeHolds = field(default_factory=ModeHolds)
+    announcer: Announces = UNHEARD
 
     def within(self, deadline: Deadline) -> Node:
         """The same node, whose partitions begin no call of NVML after `deadline` (TryAgain)."""

@@ -112,7 +112,9 @@ def _replace(node: Node, record: ClaimRecord) -> None:
     aside = node.records.set_aside(record.claim.uid)
     node.records.write(record)
     node.telemetry.count_record_set_aside()
-    log.warning("claim %s: its record was damaged and is rebuilt; the old file is kept as %s", record.claim, aside)
+    sentence = f"claim {record.claim}: its record was damaged and is rebuilt; the old file is kept as {aside}"
+    log.warning("%s", sentence)
+    node.announcer.announce_set_aside(sentence, record.claim)
 
 
 def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecord | None:

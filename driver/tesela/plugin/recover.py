@@ -192,6 +192,11 @@ def rebuild(node: Node, damaged: UnreadableRecord) -> ClaimRecord | None:
         record = rebuild_from_files(node, damaged.uid)
         if record is not None:
             set_aside_and_write(node, record)
+        else:
+            node.announcer.announce_unreadable(
+                f"{damaged.problem}; its CDI file does not tell it either: it is rebuilt from its claim once the "
+                "kubelet calls for that, and until then the partitions that it may hold are left alone"
+            )
     except TeselaError as error:
         log.error("record %s is not rebuilt: %s", damaged.path, error)  # noqa: TRY400 -- likewise
         return None

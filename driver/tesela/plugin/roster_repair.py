@@ -17,6 +17,7 @@ from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
 from tesela.edge.telemetry.port import SILENT, Telemetry
+from tesela.plugin.announce import UNHEARD, Announces
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ def repair_roster(
     kube: Kube,
     node_name: str,
     telemetry: Telemetry = SILENT,
+    announcer: Announces = UNHEARD,
 ) -> None:
     """Rebuild the roster where it is damaged. StartError says what to do where that cannot be."""
     with hold(locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"):
@@ -38,11 +40,12 @@ def repair_roster(
         except OtherRelease as error:
             raise StartError(str(error)) from error
         except StateError as error:
-            _rebuild(store, records, kube, node_name, error)
+            announcer.announce_set_aside(_rebuild(store, records, kube, node_name, error))
             telemetry.count_record_set_aside()
 
 
-def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: str, damage: StateError) -> None:
+def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: str, damage: StateError) -> str:
+    """What was done, as a sentence."""
     log.error("%s", damage)
     listing = records.list()
     selector = f"spec.driver={DRIVER_NAME},spec.nodeName={node_name}"
@@ -60,7 +63,9 @@ def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: st
         raise _refuse(store, damage, "there are records of claims, and neither they nor a ResourceSlice name a GPU")
     aside = store.set_aside()
     store.write_roster(roster)
-    log.warning("the roster is rebuilt: %s; the damaged file is kept as %s", _describe(roster), aside)
+    sentence = f"the roster of GPUs was damaged and is rebuilt: {_describe(roster)}; the old file is kept as {aside}"
+    log.warning("%s", sentence)
+    return sentence
 
 
 def _refuse(store: RosterStore, damage: StateError, cause: str) -> StartError:

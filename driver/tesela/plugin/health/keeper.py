@@ -25,6 +25,7 @@ from tesela.core.slices.state import Fence
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLock, hold
 from tesela.edge.telemetry.port import SILENT, Telemetry
+from tesela.plugin.announce import UNHEARD, Announces
 from tesela.plugin.loop import Loop
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class HealthKeeper:
         self._roster = roster
         self._wedged = wedged
         self._telemetry = telemetry
+        self._announcer = UNHEARD
         self._clock = clock
         self._guard = threading.Lock()
         self._health = self._on_disk = ALL_HEALTHY
@@ -84,6 +86,10 @@ class HealthKeeper:
     def listen(self, callback: Callable[[tuple[HealthChange, ...]], None]) -> None:
         """Call `callback` after each change of a finding, once that is on disk; it must not block."""
         self._listeners.append(callback)
+
+    def announce_to(self, announcer: Announces) -> None:
+        """Tell `announcer`, too, of a file that had to be set aside."""
+        self._announcer = announcer
 
     def start(self) -> None:
         """Begin to take what is posted, and to look at the file."""
@@ -179,18 +185,20 @@ class HealthKeeper:
         except OtherRelease:
             if self._has_read:
                 raise
-            aside = self._store.set_aside()
-            self._telemetry.count_record_set_aside()
-            log.warning("the health kept by another release was set aside as %s; the GPUs are read anew", aside)
+            self._set_aside("the health kept by another release")
             return None
         except StateError as error:
-            aside = self._store.set_aside()
-            self._telemetry.count_record_set_aside()
-            log.error("%s; it was set aside as %s, the GPUs are read anew", error, aside)  # noqa: TRY400
+            self._set_aside(f"{error}; it")
             return None
         finally:
             self._has_read = True
         return on_disk
+
+    def _set_aside(self, subject: str) -> None:
+        sentence = f"{subject} was set aside as {self._store.set_aside()}; the GPUs are read anew"
+        self._telemetry.count_record_set_aside()
+        self._announcer.announce_set_aside(sentence)
+        log.error("%s", sentence)
 
     def _plan(self, health: NodeHealth, observations: tuple[Observation, ...]) -> NodeHealth:
         told = (self._wedged(), *observations)

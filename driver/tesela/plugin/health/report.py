@@ -19,7 +19,7 @@ from tesela.core.health.verdict import Verdict, plan_verdict
 from tesela.core.model import Placement
 from tesela.core.naming import render_partition_name
 from tesela.core.record import ClaimRecord
-from tesela.core.released import NOT_RELEASED, Released
+from tesela.core.released import NOT_RELEASED, Released, describe_released
 from tesela.core.roster import Roster
 from tesela.edge.kubelet.port import DeviceHealth
 
@@ -63,7 +63,7 @@ class HealthReport:
         health, records = self._health(), self._list_records()
         places = dict(_list_places(self._roster(), records, self._pool))
         lost = {device.device for record in records for device in list_lost(record) if device.pool == self._pool}
-        unread = _render_released(self._released())
+        unread = describe_released(self._released())
         return tuple(
             self._render(device, plan_verdict(health, *place), lost=device in lost, unread=unread)
             for device, place in places.items()
@@ -99,10 +99,3 @@ def _list_places(roster: Roster, records: Sequence[ClaimRecord], pool: str) -> I
         # of a profile that today's GPU driver does not know any more, or of a GPU that is
         if device.pool == pool and device.device not in names:
             yield device.device, (device.gpu_uuid, device.current.placement if device.current else None)
-
-
-def _render_released(released: Released) -> str:
-    if not released.is_wanted:
-        return ""
-    asked = " and ".join(f"{one.requested_by} ({one.reason})" for one in released.requests)
-    return f"NVML is released for maintenance by {asked}, so nobody looks at this device"
