@@ -21,6 +21,7 @@ VERBS: Final[dict[str, str]] = {
     "demo": "the main job on a simulated DGX in this process: no root, no GPU, no cluster",
     "sim": "run or act on the NVML simulator",
     "health": "what is wrong with this node's GPUs, and how to take it back",
+    "sweep": "what the last sweep of this node found, repaired and left",
     "forget": "drop a GPU that is gone for good from this node's roster",
     "release-gpu": "close NVML on this node for a driver upgrade or a GPU reset, and open it again",
     "gpu": "take GPUs or devices of the cluster out of service, and back: cordon, drain, uncordon",

@@ -1,0 +1,96 @@
+"""`tesela sweep`: what the driver's last sweep of this node found, repaired and left. It reads a file and asks nobody.
+
+So it answers also while NVML hangs or the API is away. Run it on the node, as a user who may read the driver's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tesela.core.errors import StateError
+from tesela.core.model import DRIVER_NAME
+from tesela.core.sweep import Found, Outcome, SweepReport
+from tesela.edge.store.sweep import SweepStore
+
+_EPILOG: Final = """\
+The driver sweeps at its start and every five minutes: it compares records, CDI and metadata files, live GPU instances,
+MIG modes, time slices and the API's claims. What is its own it repairs; what others made it reports and leaves.
+
+exit codes:
+  0    done, whatever the sweep found
+  1    no sweep yet, or its report cannot be read: one line on stderr says why
+  2    wrong usage
+
+examples:
+  kubectl exec -n NAMESPACE POD -- tesela sweep
+  tesela sweep -o json | jq '.standing'"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the output format and where the driver keeps its state."""
+    parser.epilog = _EPILOG
+    parser.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
+    parser.add_argument(
+        "--plugins-dir",
+        type=Path,
+        default=Path("/var/lib/kubelet/plugins"),
+        metavar="DIR",
+        help="the kubelet's folder of plugins, as given to tesela plugin (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows the report. StateError says why there is none."""
+    store = SweepStore(args.plugins_dir / DRIVER_NAME)
+    report = store.read_report()
+    if report is None:
+        raise StateError(
+            f"{store.path} does not exist: no driver has swept here yet, or --plugins-dir is another folder; a driver "
+            "sweeps once it has recovered its claims"
+        )
+    print(json.dumps(render_report(report), indent=2) if args.output == "json" else "\n".join(_list_lines(report)))
+    return 0
+
+
+def render_report(report: SweepReport) -> dict[str, Any]:
+    """The report for machines: `standing` counts by kind what stands after the sweep, each kind among them."""
+    return {
+        "at": _render_time(report.began_s),
+        "took_s": report.took_s,
+        "standing": {kind.value: count for kind, count in report.count_standing().items()},
+        "found": [_render_found(one) for one in report.found],
+        "unknown": list(report.unknown),
+    }
+
+
+def _render_found(one: Found) -> dict[str, Any]:
+    return {
+        "kind": one.mismatch.kind.value,
+        "outcome": one.outcome.value,
+        "gpu": one.mismatch.gpu_uuid or None,
+        "claim": one.mismatch.claim_uid or None,
+        "message": one.mismatch.message,
+        "detail": one.detail or None,
+    }
+
+
+def _list_lines(report: SweepReport) -> Iterator[str]:
+    standing = sum(report.count_standing().values())
+    repaired = sum(one.outcome is Outcome.REPAIRED for one in report.found)
+    said = f"{standing} mismatches stand, {repaired} repaired" if report.found else "everything fits"
+    yield f"sweep at {_render_time(report.began_s)}, {report.took_s:g} s: {said}"
+    for one in report.found:
+        yield f"  {one.outcome} {one.mismatch.kind}: {one.mismatch.message}"
+        if one.detail:
+            yield f"    {one.detail}"
+    for sentence in report.unknown:
+        yield f"  unknown: {sentence}"
+
+
+def _render_time(unix_s: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
