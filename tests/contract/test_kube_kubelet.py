@@ -12,7 +12,17 @@ from contract.kube_world import NODE, Control, FakeDriver, eventually, make_clus
 from tesela.core.errors import ApiNotFound
 from tesela.edge.embedded.kubelet import EmbeddedKubelet
 from tesela.edge.kube.port import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tesela.edge.kubelet.port import DeviceHealth
 from tesela.edge.kubelet.server import KubeletServer
+from wire.kubelet_fakes import FakeHealth
+
+
+def healthy(device: str) -> DeviceHealth:
+    return DeviceHealth(pool=NODE, device=device, healthy=True)
+
+
+def sick(device: str) -> DeviceHealth:
+    return DeviceHealth(pool=NODE, device=device, healthy=False, message="Xid 79")
 
 
 class World:
@@ -25,6 +35,7 @@ class World:
         self.control = Control(self.cluster)
         self.cdi_dir = root / "cdi"
         self.driver = FakeDriver(self.cluster, self.cdi_dir)
+        self.health = FakeHealth((healthy("gpu-0"), healthy("gpu-1")))
         (root / "r").mkdir()
         self.kubelet = EmbeddedKubelet(
             self.cluster,
@@ -45,6 +56,7 @@ class World:
         server = KubeletServer(
             driver_name=DRIVER, service=self.driver, plugins_dir=self.root / "p", registry_dir=self.root / "r"
         )
+        server.serve_health(self.health)
         server.start()
         return server
 
@@ -92,6 +104,17 @@ class World:
             return False
 
         eventually(gone, self.cluster)
+
+    def wait_for_health(self, name: str, *expected: tuple[str, str]) -> None:
+        """Until the first container shows exactly these healths, with their messages."""
+
+        def seen() -> list[tuple[str, str]]:
+            containers = self.control.pod(name)["status"].get("containerStatuses", [{}])
+            shown = containers[0].get("allocatedResourcesStatus", [])
+            resources = [one for claim in shown for one in claim["resources"]]
+            return [(one["health"], one.get("message", "")) for one in resources]
+
+        eventually(lambda: seen() == list(expected), self.cluster)
 
     def containers(self, name: str):
         return self.kubelet.containers(self.control.pod(name))
@@ -292,3 +315,54 @@ def test_a_prepare_that_the_kubelets_restart_cut_off_is_repeated(world):
     world.driver.gate.set()
     world.wait_for_phase("a", "Running")
     assert world.driver.verbs() == ["prepare", "prepare"]
+
+
+def test_shows_the_health_of_a_containers_devices(world):
+    world.create("a")
+    world.wait_for_health("a", ("Healthy", ""))
+    statuses = world.control.pod("a")["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+    resource = {"resourceID": world.containers("a")["main"].cdi_ids[0], "health": "Healthy"}
+    assert statuses == [{"name": "claim:gpu", "resources": [resource]}]
+
+
+def test_a_container_that_names_one_request_shows_its_devices_alone(world):
+    world.cluster.create(RESOURCE_CLAIM_TEMPLATES, template("two", [request("first"), request("second")]))
+    world.health.tell(healthy("gpu-0"), sick("gpu-1"))
+    world.create(
+        "a",
+        resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "two"}],
+        containers=[container("one", [{"name": "gpu", "request": "second"}])],
+    )
+    world.wait_for_health("a", ("Unhealthy", "Xid 79"))
+    statuses = world.control.pod("a")["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+    assert [one["name"] for one in statuses] == ["claim:gpu/second"]
+
+
+def test_a_container_without_claims_shows_no_health(world):
+    world.create("a", containers=[container()])
+    world.wait_for_phase("a", "Running")
+    assert "allocatedResourcesStatus" not in world.control.pod("a")["status"]["containerStatuses"][0]
+
+
+def test_a_device_that_falls_ill_shows_it_with_a_message_until_it_recovers(world):
+    world.create("a")
+    world.wait_for_health("a", ("Healthy", ""))
+    world.health.tell(sick("gpu-0"))
+    world.wait_for_health("a", ("Unhealthy", "Xid 79"))
+    world.health.tell(healthy("gpu-0"))
+    world.wait_for_health("a", ("Healthy", ""))
+
+
+def test_health_is_unknown_without_the_driver_and_back_with_it(world):
+    world.create("a")
+    world.wait_for_health("a", ("Healthy", ""))
+    world.lose_driver()
+    world.wait_for_health("a", ("Unknown", ""))
+    world.server = world.serve()
+    world.wait_for_health("a", ("Healthy", ""))
+
+
+def test_a_device_that_is_not_reported_is_unknown(world):
+    world.health.tell()
+    world.create("a")
+    world.wait_for_health("a", ("Unknown", ""))

@@ -52,6 +52,12 @@ class ClaimCache:
             entry.pods.add(pod_uid)
             return entry
 
+    def used_by(self, pod_uid: str) -> dict[tuple[str, str], CachedClaim]:
+        """The claims that a pod uses, by namespace and name."""
+        with self._lock:
+            used = (entry for entry in self._claims.values() if pod_uid in entry.pods)
+            return {(entry.ref.namespace, entry.ref.name): entry for entry in used}
+
     def last_of(self, pod_uid: str) -> list[CachedClaim]:
         """Claims whose only user is this pod, now marked as being unprepared; other claims just lose the user."""
         with self._lock:

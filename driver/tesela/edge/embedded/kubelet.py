@@ -7,7 +7,7 @@ Rules: pkg/kubelet and pkg/kubelet/cm/dra of Kubernetes 1.37; periods are shorte
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -33,8 +33,8 @@ class EmbeddedKubelet:
     """The kubelet of `node_name`, from `start` to `close`.
 
     `registry_dir` is watched for registrar sockets, `cdi_dir` is what its runtime reads. A failed prepare or unprepare
-    is tried again after `retry_s`; slices of a driver that went are wiped after `wipe_delay_s`; `poll_s` is how often
-    the registry is looked at.
+    is tried again after `retry_s`, and a stream of device health that ended opened again; slices of a driver that went
+    are wiped after `wipe_delay_s`; `poll_s` is how often the registry is looked at.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EmbeddedKubelet:
         wipe_delay_s: float = WIPE_DELAY_S,
     ) -> None:
         self.node_name = node_name
-        self.plugins = Plugins(registry_dir)
+        self.plugins = Plugins(registry_dir, on_health=cluster.wake, reopen_s=retry_s)
         self.claims = ClaimCache()
         self._cluster = cluster
         self._retry_s = retry_s
@@ -110,10 +110,21 @@ class EmbeddedKubelet:
         for uid in self.claims.pod_uids() - set(pods):
             # deleted by force: the object is gone, the devices are not
             self._submit({"metadata": {"uid": uid}}, gone=True)
+        self._show_health(pods.values())
         with self._lock:
             known = set(pods) | self.claims.pod_uids() | self._busy
             for uid in set(self._states) - known:
                 del self._states[uid]
+
+    def _show_health(self, pods: Iterable[Json]) -> None:
+        version = self.plugins.health.version
+        for pod in pods:
+            with self._lock:
+                state = self._states.get(pod["metadata"]["uid"])
+            shows = pod["status"].get("phase") == "Running"
+            if shows and state is not None and state.running and state.health_version != version:
+                self._worker.show_health(pod)
+                state.health_version = version
 
     def _is_ours(self, pod: Json) -> bool:
         return bool(pod["spec"].get("nodeName") == self.node_name)

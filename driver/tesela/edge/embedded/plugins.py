@@ -1,5 +1,7 @@
 """The kubelet's plugin watcher: finds registrar sockets, registers their drivers, and tells who serves a driver now.
 
+Each instance that promised device health has a stream of it, for as long as it is registered.
+
 Rules: pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra/plugin of Kubernetes 1.37, without the growing back-off.
 Thread safe: the kubelet's loop calls `sync`, its workers call `client_of`, anybody `forget`.
 """
@@ -7,13 +9,14 @@ Thread safe: the kubelet's loop calls `sync`, its workers call `client_of`, anyb
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISSOCK
 from threading import Lock
 
 from tesela.core.errors import TryAgain
+from tesela.edge.embedded.device_health import REOPEN_S, DeviceHealthCache, HealthStream
 from tesela.edge.kubelet.client import PluginClient
 
 _log = logging.getLogger(__name__)
@@ -33,13 +36,24 @@ class Registered:
 
     driver: str
     client: PluginClient
+    stream: HealthStream
+
+    def close(self) -> None:
+        """Ends the stream, then the connection."""
+        self.stream.close()
+        self.client.close()
 
 
 class Plugins:
-    """Drivers that registered through `registry_dir`."""
+    """Drivers that registered through `registry_dir`. `on_health` is called after each change of their health."""
 
-    def __init__(self, registry_dir: Path) -> None:
+    def __init__(
+        self, registry_dir: Path, on_health: Callable[[], None] = lambda: None, reopen_s: float = REOPEN_S
+    ) -> None:
+        self.health = DeviceHealthCache()
         self._registry_dir = registry_dir
+        self._on_health = on_health
+        self._reopen_s = reopen_s
         self._lock = Lock()
         self._changing = Lock()
         self._registered: dict[Socket, Registered] = {}
@@ -56,7 +70,7 @@ class Plugins:
         for socket in [socket for socket in self._registered if socket not in present]:
             with self._lock:
                 gone = self._registered.pop(socket)
-            gone.client.close()
+            gone.close()
         for socket in sorted(present - set(self._registered), key=lambda socket: socket.path):
             self._register(socket)
 
@@ -76,10 +90,10 @@ class Plugins:
     def forget(self) -> None:
         """Drops every registration, as a restart of the kubelet does; the next `sync` registers anew."""
         with self._changing, self._lock:
-            clients = [entry.client for entry in self._registered.values()]
+            gone = list(self._registered.values())
             self._registered.clear()
-        for client in clients:
-            client.close()
+        for entry in gone:
+            entry.close()
 
     def _register(self, socket: Socket) -> None:
         client = PluginClient(socket.path)
@@ -89,8 +103,10 @@ class Plugins:
             client.close()
             _log.debug("registration: %s", error)
             return
+        stream = HealthStream(info.name, client, self.health, self._on_health, self._reopen_s)
+        stream.start()
         with self._lock:
-            self._registered[socket] = Registered(driver=info.name, client=client)
+            self._registered[socket] = Registered(driver=info.name, client=client, stream=stream)
 
     def _find_sockets(self) -> Iterator[Socket]:
         if not self._registry_dir.is_dir():

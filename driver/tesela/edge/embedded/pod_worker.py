@@ -17,6 +17,7 @@ from tesela.core.model import Refusal
 from tesela.edge.embedded.claim_cache import CachedClaim, ClaimCache
 from tesela.edge.embedded.cluster import EmbeddedCluster
 from tesela.edge.embedded.containers import InjectedContainer, cdi_ids_of, inject
+from tesela.edge.embedded.device_health import render_container_statuses
 from tesela.edge.embedded.loop import change_status, with_condition, without_condition
 from tesela.edge.embedded.plugins import Plugins
 from tesela.edge.embedded.pod_claims import claim_names, is_finished, is_owned_by, is_reserved_for
@@ -29,13 +30,17 @@ PREFIX = "Failed to prepare dynamic resources: prepare dynamic resources: "
 
 @dataclass(slots=True)
 class PodState:
-    """What the kubelet knows of a pod. `exit_phase` is set once its containers ended."""
+    """What the kubelet knows of a pod. `exit_phase` is set once its containers ended.
+
+    `health_version` is that of the device health which the pod's status shows.
+    """
 
     injected: dict[str, InjectedContainer] = field(default_factory=dict)
     running: bool = False
     ended: bool = False
     exit_phase: str | None = None
     retry_at: float = 0.0
+    health_version: int = 0
 
 
 class PodWorker:
@@ -75,6 +80,25 @@ class PodWorker:
             self._mark_ended(pod, state.exit_phase or "Failed")
         state.ended = state.exit_phase is None or bool(pod["metadata"].get("deletionTimestamp"))
         return True
+
+    def show_health(self, pod: Json) -> None:
+        """Writes the health of the pod's devices into the status of its containers, where it differs."""
+
+        def change(status: Json) -> Json | None:
+            before = status.get("containerStatuses", [])
+            after = self._with_health({**pod, "status": status}, before)
+            return {**status, "containerStatuses": after} if after != before else None
+
+        change_status(self._cluster, PODS, pod, lambda newest: change(newest["status"]))
+
+    def _with_health(self, pod: Json, statuses: Sequence[Json]) -> list[Json]:
+        used, namespace = self._claims.used_by(pod["metadata"]["uid"]), pod["metadata"]["namespace"]
+        claims = {
+            name: used[namespace, claim_name]
+            for name, claim_name, _ in claim_names(pod)
+            if claim_name is not None and (namespace, claim_name) in used
+        }
+        return render_container_statuses(pod, statuses, claims, self._plugins.health)
 
     def _fetch(self, pod: Json) -> list[tuple[str, Json]]:
         """(the pod's name for it, the claim) of every claim, each allocated and reserved for the pod."""
@@ -164,7 +188,8 @@ class PodWorker:
             statuses = [
                 {"name": entry["name"], "image": entry["image"], **started} for entry in pod["spec"]["containers"]
             ]
-            return {**status, "phase": "Running", "startTime": now, "containerStatuses": statuses}
+            shown = self._with_health({**pod, "status": status}, statuses)
+            return {**status, "phase": "Running", "startTime": now, "containerStatuses": shown}
 
         self._change(pod, change)
 
