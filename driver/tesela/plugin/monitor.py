@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from tesela.core.model import LivePartition
 from tesela.core.record import ClaimRecord, ClaimState
 from tesela.core.release import is_stale
+from tesela.core.roster import Roster
 from tesela.plugin.loop import Loop
 from tesela.plugin.node import Node
 from tesela.plugin.recover import Recovery, recover_claim
@@ -43,11 +45,12 @@ class Monitor:
         self._machine_period_s = machine_period_s
         self._machine_due_s = time.monotonic() + machine_period_s
         self._asked = threading.Event()
-        self._found = (node.lookout.roster, node.lookout.inventory.partitions)
+        self._found = self._look_back()
         self._loop = Loop("monitor", self._turn, first_s=files_period_s, retry_s=files_period_s)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin. What the start's own look found is no news."""
+        self._found = self._look_back()
         self._loop.start()
 
     def find_fault(self) -> str | None:
@@ -93,10 +96,14 @@ class Monitor:
         if touched:
             self._recovery.recover(touched)
         # Compared with this thread's last look: the roster on disk may be another process's work.
-        found = (self._node.lookout.roster, self._node.lookout.inventory.partitions)
+        found = self._look_back()
         if found != self._found:
             self._found = found
             self._on_change("the machine changed")
+
+    def _look_back(self) -> tuple[Roster, tuple[LivePartition, ...]]:
+        """What the last look found."""
+        return self._node.lookout.roster, self._node.lookout.inventory.partitions
 
     def _has_lost_partitions(self, record: ClaimRecord) -> bool:
         """Whether a GPU that answered the last look lacks one; `recover_claim` asks again with nobody at work on it."""
