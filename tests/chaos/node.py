@@ -98,10 +98,16 @@ class ChaosNode:
                 if time.monotonic() > end_s:
                     raise
 
-    def kill_driver(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """kill -9, then a new one; `meanwhile` happens while there is none."""
+    def kill_driver(self) -> None:
+        """kill -9, then a new one."""
         with self.exchanging:
             self.driver.kill()
+            self._driver = self.make_driver()
+
+    def restart_driver(self, meanwhile: Callable[[], None]) -> None:
+        """A stop in order, then a new one; `meanwhile` happens while there is none."""
+        with self.exchanging:
+            self.driver.stop()
             meanwhile()
             self._driver = self.make_driver()
 
