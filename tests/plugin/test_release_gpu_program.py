@@ -164,7 +164,7 @@ def test_a_process_that_begins_meanwhile_publishes_what_the_node_had(node):
     node.plugin = Plugin(node.config, node.world.kube, nvml)
     node.plugin.start()
 
-    assert until(lambda: node.plugin.publisher.published.is_set())
+    assert until(node.plugin.publisher.published.is_set)
     assert (set(node.devices()), node.tainted("released")) == (before, before)
 
 

@@ -1,7 +1,7 @@
 """Close NVML while an operator works on the GPU driver or a GPU, and open it again, with the registration kept.
 
-`released.json` says what is wanted (`tesela release-gpu`, and the node's label by way of this file), a turn every
-half second makes it so: new claims are turned away, those under way end, every part that calls NVML pauses, NVML closes.
+`released.json` says what is wanted (`tesela release-gpu`, and the node's label by way of this file); a turn every half
+second makes it so: new claims are turned away, those under way end, every part that calls NVML pauses, NVML closes.
 What does not end in time is tried again, and the file says what it waits for. Opening it again is the reverse. A
 library that does not match the kernel module any more, or is another file now, is beyond repair within this process:
 that ends.
@@ -284,7 +284,9 @@ class GpuRelease:
         return ""
 
     def _open(self) -> float:
-        if self._library is not None and self._library.describe_change():
+        library = self._library
+        # Twice, as it takes two looks: who resumes is through with installing.
+        if library is not None and (library.describe_change() or library.describe_change()):
             self._files.change(lambda _: NOT_RELEASED)
             self._fail(f"NVML is to be open again, and its library was replaced meanwhile: {_NEW_PROCESS}")
             return self._times.turn_s
