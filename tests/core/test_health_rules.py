@@ -24,7 +24,7 @@ from health_world import (
 from hypothesis import given
 from hypothesis import strategies as st
 from tesela.core.geometry import overlap
-from tesela.core.health.model import HealthState
+from tesela.core.health.model import ALL_HEALTHY, Evidence, HealthState
 from tesela.core.health.observations import (
     GpuAnswers,
     GpuLost,
@@ -132,6 +132,59 @@ def test_changes_tell_how_to_get_from_one_health_to_another(before, after):
 
 def _with_generation(generation):
     return replace(ROSTER, gpus=(replace(ROSTER.gpus[0], generation=generation), ROSTER.gpus[1]))
+
+
+rosters = st.builds(
+    lambda boot, module, generations, present: replace(
+        ROSTER,
+        boot_id=boot,
+        module_token=module,
+        gpus=tuple(
+            replace(one, generation=generation, present=here)
+            for one, generation, here in zip(ROSTER.gpus, generations, present, strict=True)
+        ),
+    ),
+    boot=st.sampled_from(("boot-1", "boot-2")),
+    module=st.sampled_from(("module-1", "module-2")),
+    generations=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    present=st.tuples(st.booleans(), st.booleans()),
+)
+histories = st.lists(st.tuples(st.lists(observations, max_size=4), rosters), min_size=1, max_size=5)
+
+
+def _live_through(history, health=ALL_HEALTHY):
+    for step, (told, seen) in enumerate(history):
+        health = tell(*told, health=health, roster=seen, now_s=NOW_S + step)
+    return health
+
+
+@given(histories)
+def test_after_any_history_findings_are_in_order_and_no_two_are_one(history):
+    ranks = [one.rank for one in _live_through(history).findings]
+
+    assert ranks == sorted(set(ranks))
+
+
+@given(histories)
+def test_after_any_history_what_is_gone_is_what_the_roster_misses(history):
+    gone = {one.gpu_uuid for one in _live_through(history).findings if one.signal == "gone"}
+
+    assert gone == {one.gpu.uuid for one in history[-1][1].gpus if not one.present}
+
+
+@given(healths, histories)
+def test_what_waits_for_a_person_outlives_any_history(health, history):
+    waiting = {one.rank for one in health.findings if one.evidence is Evidence.PERSON}
+
+    assert waiting <= {one.rank for one in _live_through(history, health).findings}
+
+
+@given(healths, histories)
+def test_what_waits_for_a_boot_outlives_any_history_without_one(health, history):
+    waiting = {one.rank for one in health.findings if one.evidence is Evidence.BOOT}
+    one_boot = [(told, replace(seen, boot_id="boot-1")) for told, seen in history]
+
+    assert waiting <= {one.rank for one in _live_through(one_boot, health).findings}
 
 
 RESETS = {

@@ -21,7 +21,7 @@ _MEMORY: Final = "NVIDIA GPU Memory Error Management"
 _ACTION: Final = "NVML field 230 (nvmlDeviceGpuRecoveryAction_t)"
 _RESET: Final = "drain the GPU and reset it"
 _RESTART: Final = "restart the application if it failed"
-_XID: Final = re.compile(r"xid-([1-9][0-9]{0,3})")
+_XID: Final = re.compile(r"xid-(0|[1-9][0-9]*)")
 
 XID_OTHER: Final = "xid-other"
 """The row of every Xid without one of its own."""
