@@ -8,10 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from node_world import POOL
 from tesela.core.model import ClaimRef
+from tesela.edge.kube.port import EVENTS, NODES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault
 from tesela.edge.simulator.gpu import Process
+from tesela.plugin.announce import Announcer
 
 DEADLINE_S = 20.0
 TRAINER = Process(pid=4711, ci_id=0, name="trainer")
@@ -130,3 +133,17 @@ def test_other_claims_go_on_meanwhile(world, ref, number):
         stuck.result(DEADLINE_S)
 
     assert (answer, went_on, took_s < DEADLINE_S / 2) == (None, True, True)
+
+
+def test_the_holder_is_told_by_an_event(world, ref):
+    """The kubelet writes none about an unprepare that fails, while the pod stays Terminating."""
+    announcer = Announcer(world.kube, POOL)
+    world.kube.create(NODES, {"metadata": {"name": POOL}})
+    world.start(announcer=announcer)
+    use(world, ref)
+    sentence = world.unprepare(ref)
+
+    announcer.send()
+
+    (event,) = world.kube.list(EVENTS).items
+    assert (event["reason"], event["note"], event["related"]["uid"]) == ("PartitionInUse", sentence, ref.uid)

@@ -26,6 +26,7 @@ _REASONS: Final = {
 }
 SET_ASIDE: Final = "RecordSetAside"
 UNREADABLE: Final = "RecordUnreadable"
+IN_USE: Final = "PartitionInUse"
 _MOST_CLAIMS: Final = 8
 
 
@@ -95,6 +96,21 @@ def plan_unreadable_announcement(sentence: str) -> Announcement:
         reason=UNREADABLE,
         action="RepairFile",
         note=_cut(sentence, NOTE_BYTES),
+    )
+
+
+def plan_in_use_announcement(sentence: str, claim: ClaimRef) -> Announcement:
+    """The Event of a partition that cannot be given back while a process holds it, which `sentence` names.
+
+    The kubelet has none for an unprepare that fails (1.37: only its log tells), while the pod stays Terminating.
+    """
+    return Announcement(
+        key=(IN_USE, claim.uid, sentence),
+        kind="Warning",
+        reason=IN_USE,
+        action="Unprepare",
+        note=_cut(sentence, NOTE_BYTES),
+        claim=claim,
     )
 
 

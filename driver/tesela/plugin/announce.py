@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from tesela.core.announcement import (
     Announcement,
     plan_health_announcement,
+    plan_in_use_announcement,
     plan_set_aside_announcement,
     plan_unreadable_announcement,
 )
@@ -41,7 +42,7 @@ _IDLE_S: Final = 3600.0
 
 
 class Announces(Protocol):
-    """Who hears of files that were set aside. Neither call blocks or raises."""
+    """Who hears of files that were set aside and of partitions in use. No call blocks or raises."""
 
     def announce_set_aside(self, sentence: str, claim: ClaimRef | None = None) -> None:
         """A damaged file of ours was kept aside and replaced."""
@@ -51,12 +52,19 @@ class Announces(Protocol):
         """A record is damaged and cannot be rebuilt."""
         ...
 
+    def announce_in_use(self, sentence: str, claim: ClaimRef) -> None:
+        """A process keeps a partition from being given back."""
+        ...
+
 
 class _Silent:
     def announce_set_aside(self, sentence: str, claim: ClaimRef | None = None) -> None:
         pass
 
     def announce_unreadable(self, sentence: str) -> None:
+        pass
+
+    def announce_in_use(self, sentence: str, claim: ClaimRef) -> None:
         pass
 
 
@@ -151,6 +159,9 @@ class Announcer:
 
     def announce_unreadable(self, sentence: str) -> None:
         self._post(partial(plan_unreadable_announcement, sentence))
+
+    def announce_in_use(self, sentence: str, claim: ClaimRef) -> None:
+        self._post(partial(plan_in_use_announcement, sentence, claim))
 
     def send(self) -> float:
         """One turn: sends what may be sent now. Seconds until there may be more to do."""

@@ -36,7 +36,7 @@ class Node:
     partition that is in use; `fabric_wait_s` how long a whole GPU waits for its NVSwitch fabric; `api_retry_s` how long
     a prepare asks an API server that does not answer (the kubelet itself asks again only a minute later). `fabricless`
     are the GPUs that said they have no NVSwitch fabric. `mode_holds` counts refused switches of MIG modes.
-    `announcer` hears of damaged files.
+    `announcer` hears of damaged files and of partitions that are in use.
     """
 
     pool: str

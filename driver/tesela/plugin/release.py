@@ -53,7 +53,10 @@ def give_back(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
                 break
             except PartitionInUse as busy:
                 if insist.left_s <= _PAUSE_S:
-                    raise _name_holder(node, record.claim, busy, deadline) from busy
+                    named = _name_holder(node, record.claim, busy, deadline)
+                    # The kubelet writes no Event about an unprepare that fails.
+                    node.announcer.announce_in_use(str(named), record.claim)
+                    raise named from busy
             time.sleep(_PAUSE_S)
 
 
