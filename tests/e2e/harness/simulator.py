@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from e2e.harness.processes import Process, wait_until
 from e2e.harness.tesela_command import find_nvml_library, find_tesela
 from tesela.core.errors import NvmlError
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.port import GpuInstanceProfileInfo
 from tesela.edge.simulator.admin import SimulatorAdmin
 from tesela.edge.simulator.remote import RemoteNvml
 
@@ -94,6 +95,27 @@ class Simulator:
                 seen for index in range(nvml.get_device_count()) for seen in _list_partitions(nvml, index)
             )  # fmt: skip
 
+    def set_mig_mode(self, gpu: int, *, on: bool) -> None:
+        """Switches a GPU's MIG mode behind the driver's back, as `nvidia-smi -mig` does."""
+        with self._nvml() as nvml:
+            status = nvml.set_mig_mode(nvml.get_uuid(gpu), codes.MIG_ENABLED if on else codes.MIG_DISABLED)
+        if status != codes.SUCCESS:
+            raise HarnessError(f"the MIG mode of GPU {gpu} stays: {status}")
+
+    def create_gpu_instance(self, gpu: int, profile: str, start: int) -> int:
+        """Makes a GPU instance and no compute instance in it, as `nvidia-smi mig -cgi` does; its id."""
+        with self._nvml() as nvml:
+            uuid = nvml.get_uuid(gpu)
+            found = next(one for one in _list_profiles(nvml, uuid) if one.name.removeprefix("MIG ") == profile)
+            placements = nvml.get_gpu_instance_possible_placements(uuid, found.profile_id)
+            placement = next(one for one in placements if one.start == start)
+            return nvml.create_gpu_instance(uuid, found.profile_id, placement).gi_id
+
+    def destroy_gpu_instance(self, gpu: int, gi_id: int) -> None:
+        """Destroys a GPU instance that has no compute instance, as `nvidia-smi mig -dgi` does."""
+        with self._nvml() as nvml:
+            nvml.destroy_gpu_instance(nvml.get_uuid(gpu), gi_id)
+
     def list_device_nodes(self, *partitions: Seen) -> set[str]:
         """What a container that was granted exactly these partitions shows under /dev of NVIDIA's nodes."""
         nodes = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
@@ -140,14 +162,19 @@ def _write_nvidia_smi(program: Path, log: Path) -> None:
     program.chmod(0o755)
 
 
+def _list_profiles(nvml: RemoteNvml, uuid: str) -> Iterator[GpuInstanceProfileInfo]:
+    for profile_enum in _PROFILE_ENUMS:
+        with suppress(NvmlError):  # a profile that this GPU lacks
+            yield nvml.get_gpu_instance_profile_info(uuid, profile_enum)
+
+
 def _list_partitions(nvml: RemoteNvml, index: int) -> Iterator[Seen]:
     uuid = nvml.get_uuid(index)
-    for profile_enum in _PROFILE_ENUMS:
+    for profile in _list_profiles(nvml, uuid):
         try:
-            profile = nvml.get_gpu_instance_profile_info(uuid, profile_enum)
             instances = nvml.get_gpu_instances(uuid, profile.profile_id)
         except NvmlError:
-            continue  # a profile that this GPU lacks, or MIG mode off
+            continue  # MIG mode is off
         for instance in instances:
             ci_id, mig_uuid = _find_compute_instance(nvml, uuid, instance.gi_id)
             yield Seen(
