@@ -36,9 +36,10 @@ BROAD = {
     "plugin/loop.py _attempt": "the top of a thread; logged and tried again",
     "plugin/side_by_side.py _work": "the top of a thread; the caller raises it",
     "plugin/inventory.py _look_at": "one GPU's fault must not hide the others; logged",
-    "plugin/service.py _attempt": "one claim's fault must not fail the other claims of its pod; logged",
+    "plugin/service.py _serve": "one claim's fault must not fail the other claims of its pod; logged",
     "plugin/recover.py recover_claim": "one claim's fault must not keep the others of its GPU from recovery; logged",
     "plugin/publish.py _publish_until_stopped": "the top of a thread; logged and tried again",
+    "cli/bundle_parts.py attempt": "one part's fault must not lose the others; it stands in the manifest",
     "cli/demo_node.py call": "the top of a thread; the caller raises it",
     "edge/kube/config.py _load_file": "the official loader lets anything out of a malformed file; raised as one error",
 }

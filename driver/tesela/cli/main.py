@@ -24,6 +24,7 @@ VERBS: Final[dict[str, str]] = {
     "sweep": "what the last sweep of this node found, repaired and left",
     "forget": "drop a GPU that is gone for good from this node's roster",
     "release-gpu": "close NVML on this node for a driver upgrade or a GPU reset, and open it again",
+    "bundle": "one archive of what explains a node's GPUs, for whoever is to help",
     "gpu": "take GPUs or devices of the cluster out of service, and back: cordon, drain, uncordon",
 }
 

@@ -1,0 +1,58 @@
+"""What is left out of a bundle: secrets, and what is nobody's business but its owner's.
+
+Objects of the API are cut down to what explains a GPU claim. Text is searched for what looks like a credential: a
+search finds what it knows, so nothing that is known to hold secrets is put in to begin with.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+
+LEFT_OUT: Final = "(left-out)"
+_KEPT_ANNOTATIONS: Final = ("gpu.nvidia.com/", "resource.kubernetes.io/")
+_CREDENTIALS: Final = (
+    re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?"),
+    re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
+    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
+)
+_NAMED: Final = re.compile(
+    r"""(?ix) (\b(?!module_?token) [\w.-]* (?:password|passwd|secret|token|api[-_]?key|access[-_]?key|authorization)
+    ["']?\s*[=:]\s*["']?) (?!(?:true|false|null|\d+)\b) ([^\s"',;&}\]]{4,})"""
+)
+"""Numbers and truth values are no secrets, and `moduleToken` tells one load of the kernel module from the next."""
+
+
+def redact_text(text: str) -> str:
+    """The text without what looks like a token, a key, or a password."""
+    for pattern in _CREDENTIALS:
+        text = pattern.sub(LEFT_OUT, text)
+    return _NAMED.sub(lambda found: found[1] + LEFT_OUT, text)
+
+
+def redact_object(obj: Json, driver: str) -> Json:
+    """An API object without managed fields, without foreign annotations, and with the parameters of `driver` alone.
+
+    kubectl's last-applied-configuration, which repeats all of an object, is such an annotation. Parameters addressed to
+    this driver explain what it did with a claim; those of other drivers are theirs.
+    """
+    metadata = {key: value for key, value in obj.get("metadata", {}).items() if key != "managedFields"}
+    annotations = metadata.pop("annotations", None) or {}
+    kept = {key: value for key, value in annotations.items() if key.startswith(_KEPT_ANNOTATIONS)}
+    if kept:
+        metadata["annotations"] = kept
+    rest = {key: _redact_parameters(value, driver) for key, value in obj.items() if key != "metadata"}
+    return {**rest, "metadata": metadata}
+
+
+def _redact_parameters(value: Any, driver: str) -> Any:
+    if isinstance(value, list):
+        return [_redact_parameters(one, driver) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "parameters" in value and "driver" in value and value["driver"] != driver:
+        return {**value, "parameters": LEFT_OUT}
+    return {key: _redact_parameters(one, driver) for key, one in value.items()}
