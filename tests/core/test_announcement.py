@@ -175,6 +175,11 @@ def test_the_same_change_has_the_same_key_whenever_it_comes():
     assert len(keys) == 1
 
 
+def test_the_same_change_under_other_claims_has_another_key():
+    keys = {announce(change(), records).key for records in ([], [record("a")], [record("b")])}
+    assert len(keys) == 3
+
+
 def test_changes_of_different_places_have_different_keys():
     keys = {announce(change(placement=placement)).key for placement in (None, LOW, HIGH)}
     assert len(keys) == 3

@@ -66,13 +66,14 @@ def plan_health_announcement(
     else:
         told = ", ".join(dict.fromkeys(one.signal for one in change.removed))
         said = f"{device} is {change.after}, no longer {change.before}: {told} is over"
+    claims = _render_claims(_list_touched(change, records))
     place = "" if change.placement is None else f"{change.placement.start}+{change.placement.size}"
     return Announcement(
-        key=(_REASONS[change.after], change.gpu_uuid, place, *sorted({one.signal for one in causes})),
+        key=(_REASONS[change.after], change.gpu_uuid, place, claims, *sorted({one.signal for one in causes})),
         kind="Normal" if change.after is HealthState.HEALTHY else "Warning",
         reason=_REASONS[change.after],
         action="WatchHealth",
-        note=_join(said, _render_claims(_list_touched(change, records))),
+        note=_join(said, claims),
     )
 
 
