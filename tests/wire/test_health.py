@@ -181,6 +181,19 @@ def test_many_streams_do_not_keep_claims_waiting(make_health_server, watch, node
         assert kubelet.prepare([claim("u1")], timeout_s=5.0) == {"u1": ()}
 
 
+def test_claims_and_health_share_one_connection(make_health_server, health, node_service):
+    node_service.devices = {"u1": ()}
+    with PluginClient(make_health_server().registrar_socket) as kubelet:
+        kubelet.register()
+        watcher = Watcher(kubelet.watch_health())
+        watcher.wait_for(1)
+        answer = kubelet.prepare([claim("u1")])
+        health.tell(SICK)
+        reports = watcher.wait_for(2)
+        watcher.close()
+    assert (answer, reports[1]) == ({"u1": ()}, (SICK,))
+
+
 def test_one_stream_too_many_ends_the_oldest(make_health_server, watch):
     server = make_health_server(resend_s=600.0)
     watchers = [watch(server) for _ in range(MOST_STREAMS)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -86,8 +86,13 @@ class KubeletServer:
             OwnThreads(self._registration, self._registrar_pool), self._server
         )
 
-    def serve_health(self, source: HealthSource, *, resend_s: float = RESEND_S) -> None:
-        """Promises and serves device health too; before `start`. A stream is silent for `resend_s` at most."""
+    def serve_health(
+        self, source: HealthSource, *, services: Sequence[str] = HEALTH_SERVICES, resend_s: float = RESEND_S
+    ) -> None:
+        """Serves device health too and promises these `services` of it; before `start`.
+
+        A stream is silent for `resend_s` at most.
+        """
         self._streams = streams = HealthStreams(source, resend_s=resend_s)
         health_v1_grpc.add_DRAResourceHealthServicer_to_server(  # type: ignore[no-untyped-call]
             OwnThreads(HealthV1(streams), streams.pool), self._server
@@ -95,7 +100,7 @@ class KubeletServer:
         health_v1alpha1_grpc.add_DRAResourceHealthServicer_to_server(  # type: ignore[no-untyped-call]
             OwnThreads(HealthV1alpha1(streams), streams.pool), self._server
         )
-        self._registration.promise(HEALTH_SERVICES)
+        self._registration.promise(services)
 
     @property
     def health_streams(self) -> int:

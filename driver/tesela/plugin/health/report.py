@@ -8,7 +8,7 @@ a device that leaves the pool while a pod uses it must not fall silent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tesela.core.claim_status import LOST, list_lost
@@ -20,10 +20,11 @@ from tesela.core.model import Placement
 from tesela.core.naming import render_partition_name
 from tesela.core.record import ClaimRecord
 from tesela.core.released import NOT_RELEASED, Released, describe_released
-from tesela.core.roster import Roster
+from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.edge.kubelet.port import DeviceHealth
 
-_Place: TypeAlias = tuple[str, Placement | None]
+_Place: TypeAlias = tuple[str, str, Placement | None]
+"""A device's name, its GPU and where on it; None is the whole GPU."""
 
 
 class HealthReport:
@@ -47,6 +48,8 @@ class HealthReport:
         self._records = records
         self._released = released
         self._last_records: Sequence[ClaimRecord] = ()
+        self._known: tuple[Roster, tuple[_Place, ...]] = (EMPTY_ROSTER, ())
+        self._made: tuple[tuple[object, ...], tuple[DeviceHealth, ...]] = ((), ())
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, on_change: Callable[[], None]) -> None:
@@ -59,14 +62,40 @@ class HealthReport:
             listener()
 
     def get_report(self) -> tuple[DeviceHealth, ...]:
-        """Every device of the pool: GPU by GPU, the partitions in publishing order, then the whole GPU."""
-        health, records = self._health(), self._list_records()
-        places = dict(_list_places(self._roster(), records, self._pool))
-        lost = {device.device for record in records for device in list_lost(record) if device.pool == self._pool}
-        unread = describe_released(self._released())
+        """Every device of the pool: GPU by GPU, the partitions in publishing order, then the whole GPU.
+
+        The same report again while nothing it is made from changed: an idle driver sends it all day.
+        """
+        records = self._list_records()
+        lost = frozenset(device.device for record in records for device in list_lost(record))
+        facts = (self._health(), self._list_places(records), lost, describe_released(self._released()))
+        known, report = self._made
+        if facts != known:
+            report = self._render_all(*facts)
+            self._made = (facts, report)
+        return report
+
+    def _list_places(self, records: Sequence[ClaimRecord]) -> tuple[_Place, ...]:
+        roster, known = self._roster(), self._known
+        if known[0] is not roster:
+            known = self._known = (roster, _list_known_places(roster))
+        places = known[1]
+        names = {device for device, _, _ in places}
+        # of a profile that today's GPU driver does not know any more, or of a GPU that is
+        others = [
+            (device.device, device.gpu_uuid, device.current.placement if device.current else None)
+            for record in records
+            for device in record.devices
+            if device.pool == self._pool and device.device not in names
+        ]
+        return (*places, *dict.fromkeys(others)) if others else places
+
+    def _render_all(
+        self, health: NodeHealth, places: tuple[_Place, ...], lost: frozenset[str], unread: str
+    ) -> tuple[DeviceHealth, ...]:
         return tuple(
-            self._render(device, plan_verdict(health, *place), lost=device in lost, unread=unread)
-            for device, place in places.items()
+            self._render(device, plan_verdict(health, gpu_uuid, placement), lost=device in lost, unread=unread)
+            for device, gpu_uuid, placement in places
         )
 
     def _list_records(self) -> Sequence[ClaimRecord]:
@@ -86,16 +115,15 @@ class HealthReport:
         return DeviceHealth(pool=self._pool, device=device, healthy=healthy, message="; ".join(told))
 
 
-def _list_places(roster: Roster, records: Sequence[ClaimRecord], pool: str) -> Iterator[tuple[str, _Place]]:
-    names = set()
-    for known in roster.gpus:
-        for partition in plan_partitions(known.gpu):
-            name = render_partition_name(known.number, partition.profile, partition.placement)
-            names.add(name)
-            yield name, (known.gpu.uuid, partition.placement)
-        names.add(known.name)
-        yield known.name, (known.gpu.uuid, None)
-    for device in (device for record in records for device in record.devices):
-        # of a profile that today's GPU driver does not know any more, or of a GPU that is
-        if device.pool == pool and device.device not in names:
-            yield device.device, (device.gpu_uuid, device.current.placement if device.current else None)
+def _list_known_places(roster: Roster) -> tuple[_Place, ...]:
+    return tuple(
+        place
+        for known in roster.gpus
+        for place in (
+            *(
+                (render_partition_name(known.number, one.profile, one.placement), known.gpu.uuid, one.placement)
+                for one in plan_partitions(known.gpu)
+            ),
+            (known.name, known.gpu.uuid, None),
+        )
+    )
