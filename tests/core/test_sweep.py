@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from gpu_models import a100, h100, live, roster
@@ -341,3 +343,9 @@ def test_a_gpu_is_named_only_where_it_answered(seen):
     silent = replace(seen, gpus={})
 
     assert [one for one in plan_sweep(silent) if one.mismatch.gpu_uuid] == []
+
+
+def test_the_page_for_operators_explains_every_kind():
+    page = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [kind.value for kind in MismatchKind]
