@@ -51,7 +51,8 @@ from tesela.plugin.release_gpu import GpuRelease, Pausable, ReleasableService, R
 from tesela.plugin.roster_repair import repair_roster
 from tesela.plugin.service import ClaimService
 from tesela.plugin.sweep import Sweeper
-from tesela.plugin.usage import NvmlUsage, UsageSampler
+from tesela.plugin.usage import UsageSampler
+from tesela.plugin.usage_source import NvmlUsage
 from tesela.plugin.workload import WorkloadFiles
 
 

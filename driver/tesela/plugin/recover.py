@@ -19,6 +19,7 @@ from tesela.core.release import is_stale, render_lost
 from tesela.core.sweep import is_claim_uid
 from tesela.edge.store.locks import FileLock
 from tesela.edge.store.records import UnreadableRecord
+from tesela.edge.telemetry.work import Verb, working_on
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.rebuild import rebuild_from_files, restore_lost, set_aside_and_write
@@ -109,7 +110,11 @@ def attempt_recovery(node: Node, claim_uid: str) -> None:
         record = node.records.read(claim_uid)
         if record is None:
             raise InHand("it has no record any more")
-        with node.hold_gpus(record.gpu_uuids, Deadline.after(_CLAIM_TIMEOUT_S)):
+        with (
+            working_on(Verb.RECOVER, record.claim),
+            node.telemetry.operation(),
+            node.hold_gpus(record.gpu_uuids, Deadline.after(_CLAIM_TIMEOUT_S)),
+        ):
             _recover_locked(node, record, Deadline.after(_CLAIM_TIMEOUT_S))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -18,7 +18,7 @@ from tesela.core.errors import NvmlError, TryAgain
 from tesela.core.geometry import find_profile
 from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice
 from tesela.core.roster import Roster
-from tesela.edge.nvml.port import MemoryInfo, Nvml
+from tesela.edge.nvml.port import MemoryInfo
 from tesela.edge.telemetry.snapshot import Usage
 from tesela.plugin.loop import Loop
 from tesela.plugin.side_by_side import run_side_by_side
@@ -42,22 +42,14 @@ class UsageSource(Protocol):
         ...
 
     def get_sm_activity(self, held: Usage) -> float | None:
-        """Share of time and multiprocessors with a warp resident, 0 to 1."""
+        """How busy its multiprocessors were since it was asked last, 0 to 1."""
         ...
 
+    def keep(self, uuids: Collection[str]) -> None:
+        """Only these devices are asked about from now on."""
 
-class NvmlUsage:
-    """NVML's answers. That a GPU has no memory figure (unified memory) is remembered nowhere: it costs one call."""
-
-    def __init__(self, nvml: Nvml) -> None:
-        self._nvml = nvml
-
-    def get_memory(self, held: Usage) -> MemoryInfo | None:
-        # NVML tells a MIG device's memory by that device's handle, for which the port has no call.
-        return None if held.profile else self._nvml.get_memory_info(held.gpu_uuid)
-
-    def get_sm_activity(self, held: Usage) -> float | None:  # noqa: ARG002 -- the port's signature
-        return None  # it takes two GPM samples, for which the port has no call
+    def close(self) -> None:
+        """Let go of what NVML holds for it: NVML is about to be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +83,17 @@ class UsageSampler:
 
     def stop(self, timeout_s: float) -> bool:
         """End; False where a call into NVML is under way after that."""
-        return self._loop.stop(timeout_s)
+        ended = self._loop.stop(timeout_s)
+        if ended:
+            self._source.close()
+        return ended
 
     def pause(self, timeout_s: float) -> bool:
         """Call NVML no more until `resume`. False: a call is under way after `timeout_s`."""
-        return self._loop.pause(timeout_s)
+        paused = self._loop.pause(timeout_s)
+        if paused:
+            self._source.close()
+        return paused
 
     def resume(self) -> None:
         """Go on."""
@@ -117,6 +115,7 @@ class UsageSampler:
     def look(self) -> tuple[Usage, ...]:
         """Asks now, GPUs side by side. Those that do not answer in time are left out."""
         held = list_held(self._records(), self._roster())
+        self._source.keep({one.uuid for one in held})
         uuids = sorted({one.gpu_uuid for one in held})
         looks = {uuid: partial(self._look_at, [one for one in held if one.gpu_uuid == uuid]) for uuid in uuids}
         found = run_side_by_side(looks, timeout_s=_LOOK_TIMEOUT_S, name="usage")
@@ -161,13 +160,14 @@ def list_held(records: Iterable[ClaimRecord], roster: Roster) -> tuple[Usage, ..
 
 def _describe(record: ClaimRecord, device: RecordedDevice, roster: Roster) -> Usage | None:
     known, current = roster.find(device.gpu_uuid), device.current
-    if known is None or not known.present:
+    if known is None or not known.present or (current is not None and current.mig_uuid is None):
         return None
     profile = find_profile(known.gpu, current.profile_id) if current is not None else None
     return Usage(
         gpu_uuid=device.gpu_uuid,
         uuid=(current.mig_uuid or "") if current is not None else device.gpu_uuid,
         profile=current.profile if current is not None else "",
+        gi_id=current.gi_id if current is not None else None,
         namespace=record.claim.namespace,
         claim=record.claim.name,
         memory_total_bytes=profile.memory_bytes if profile is not None else None,

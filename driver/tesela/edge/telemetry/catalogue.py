@@ -73,8 +73,8 @@ METRICS: Final = (
         "tesela_sm_activity_ratio",
         Kind.GAUGE,
         _DEVICE_LABELS,
-        "Share of time and multiprocessors in which a device that a claim holds had a warp resident, 0 to 1; absent "
-        "where the GPU does not tell.",
+        "How busy the multiprocessors of a device that a claim holds were since the last scrape, 0 to 1; absent where "
+        "the GPU does not tell.",
     ),
     Metric("tesela_claims_prepared", Kind.GAUGE, (), "Claims that are prepared on this node."),
     Metric(

@@ -18,13 +18,17 @@ from tesela.core.slices.pool import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a device that a claim holds uses. `uuid` is the MIG device's, or the GPU's where it is held whole."""
+    """What a device that a claim holds uses. `uuid` is the MIG device's, or the GPU's where it is held whole.
+
+    `gi_id` is a partition's GPU instance.
+    """
 
     gpu_uuid: str
     uuid: str
     profile: str
     namespace: str
     claim: str
+    gi_id: int | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     sm_activity_ratio: float | None = None
