@@ -107,7 +107,7 @@ def _is_hidden(name: str) -> bool:
 def _remove_if_dead(path: Path) -> None:
     try:
         status = path.lstat()
-        fresh = time.time() - status.st_mtime < _SWEEP_AGE_S
+        fresh = abs(time.time() - status.st_mtime) < _SWEEP_AGE_S  # from the future: the clock was set back
         if stat.S_ISSOCK(status.st_mode) and not fresh and _connect(path) == errno.ECONNREFUSED:
             path.unlink(missing_ok=True)
             _log.info("removed %s, which a killed process left", path)

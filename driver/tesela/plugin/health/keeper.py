@@ -160,7 +160,8 @@ class HealthKeeper:
             return False
         if on_disk != self._on_disk or not differ_in_counts_only(planned, on_disk):
             return False
-        return planned == on_disk or self._clock() < self._counts_due_s
+        wait_s = self._counts_due_s - self._clock()  # longer than ever asked for where the clock was set back
+        return planned == on_disk or 0 < wait_s <= COUNTS_S
 
     def _settle(self, observations: tuple[Observation, ...], planned: NodeHealth) -> None:
         """Put `planned` on disk, or, where somebody else wrote meanwhile, what follows from that."""
