@@ -24,7 +24,7 @@ from health_world import (
 from hypothesis import given
 from hypothesis import strategies as st
 from tesela.core.geometry import overlap
-from tesela.core.health.model import ALL_HEALTHY, Evidence, HealthState
+from tesela.core.health.model import ALL_HEALTHY, Evidence, HealthState, Reach
 from tesela.core.health.observations import (
     GpuAnswers,
     GpuLost,
@@ -321,6 +321,22 @@ def test_new_errors_after_a_reset_are_a_new_finding():
     after = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_volatile=1), health=health, now_s=NOW_S + 9)
 
     assert [(one.count, one.since_s) for one in after.findings] == [(1, NOW_S + 9)]
+
+
+def test_a_counter_that_waits_for_a_person_keeps_the_most_it_read():
+    health = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_aggregate=90))
+
+    after = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_aggregate=70), health=health)
+
+    assert [one.count for one in after.findings] == [90]
+
+
+def test_another_holder_of_the_mode_is_named():
+    health = tell(ModeHeld(gpu_uuid=GPU, wants_mig=True, holder="python (7)"))
+
+    after = tell(ModeHeld(gpu_uuid=GPU, wants_mig=False, holder="java (8)"), health=health)
+
+    assert [(one.reason, one.reach) for one in after.findings] == [("mig-off-held-by-java--8", Reach.WHOLE)]
 
 
 def test_a_count_below_its_threshold_is_nothing():

@@ -101,6 +101,15 @@ def test_a_counter_that_todays_policy_counts_from_further_up_stands_no_longer():
     assert after.findings == ()
 
 
+def test_a_volatile_counter_that_fell_began_anew_also_where_a_reading_takes_it_back():
+    policy = policy_of(Override(signal="ecc-uncorrected-volatile", evidence=Evidence.READING))
+    health = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_volatile=5), policy=policy)
+
+    after = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_volatile=2), health=health, policy=policy)
+
+    assert [one.count for one in after.findings] == [2]
+
+
 def test_an_unknown_xid_gets_a_row_from_the_policy():
     policy = policy_of(Override(signal="xid-500", state=HealthState.UNHEALTHY, evidence=Evidence.PERSON))
 
