@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +79,19 @@ def prepare_at_once(kubelet: PluginClient, claims: Sequence[ClaimRef]) -> Times:
             times.wall_ms.append(_ms_since(began))
             times.unprepare_ms.extend(pool.map(lambda ref: _unprepare(kubelet, ref), batch))
     return times
+
+
+@contextlib.contextmanager
+def following_health(kubelet: PluginClient) -> Iterator[None]:
+    """Reads the stream of device health meanwhile, as every kubelet does."""
+    watch = kubelet.watch_health()
+    reader = threading.Thread(target=deque, args=(watch,), kwargs={"maxlen": 0}, name="health")
+    reader.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+        reader.join()
 
 
 def measure_idle(plane: ControlPlane, node: BenchNode, seconds: float) -> tuple[float, float]:

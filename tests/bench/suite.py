@@ -17,6 +17,7 @@ from bench.control_plane import ControlPlane
 from bench.figures import Figure, find_median, find_percentile
 from bench.measure import (
     Times,
+    following_health,
     measure_idle,
     prepare_at_once,
     prepare_in_turn,
@@ -48,7 +49,7 @@ class Suite:
         yield self._figure("start to published slices", statistics.median(started_s), "s")
         devices = self._node.list_devices()
         kinds = {"whole GPU": list_whole_gpus(devices), "partition": list_small_partitions(devices)}
-        with self._node.connect() as kubelet:
+        with self._node.connect() as kubelet, following_health(kubelet):
             for kind, names in kinds.items():
                 prefix = f"{kind.split()[0]}-{self._gpus}"
                 claims = create_claims(self._plane.kube, prefix, names, self._options.claims)
