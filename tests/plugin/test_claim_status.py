@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -25,6 +26,7 @@ class Writing:
     pace: StatusPace = AT_ONCE
     health: NodeHealth = ALL_HEALTHY
     unread: str = ""
+    meanwhile: Callable[[], None] = lambda: None
     now_s: float = NOW_S
     kube: FlakyKube = field(init=False)
 
@@ -39,9 +41,13 @@ class Writing:
             lambda: self.health,
             unread=lambda: self.unread,
             pace=self.pace,
-            clock=lambda: self.now_s,
+            clock=self.read_clock,
         )
         return self.writer
+
+    def read_clock(self):
+        self.meanwhile()
+        return self.now_s
 
     def write(self):
         return self.writer.write()
@@ -352,3 +358,11 @@ def test_a_burst_without_end_is_waited_out_for_a_while_only(world, running):
     writing = running(quiet_s=60.0, longest_quiet_s=0.05)
     ref, _ = serve_partition(world)
     assert until(lambda: writing.entries(ref))
+
+
+def test_a_prepare_that_comes_meanwhile_goes_first(world):
+    writing = Writing(world)
+    refs = [serve_partition(world, f"claim-{number}", number)[0] for number in (2, 3)]
+    writing.meanwhile = writing.writer.wake
+    writing.write()
+    assert sum(len(writing.entries(ref)) for ref in refs) == 1

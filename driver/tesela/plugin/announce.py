@@ -8,6 +8,7 @@ it, up to an hour, which is as long as a server keeps Events.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections import deque
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from tesela.core.announcement import (
     Announcement,
@@ -39,6 +40,9 @@ NAMESPACE: Final = "default"
 _MOST_QUEUED: Final = 256
 _MOST_REMEMBERED: Final = 256
 _IDLE_S: Final = 3600.0
+
+_Moment: TypeAlias = tuple[float, float]
+"""By the wall clock, which people read, and by the one that never jumps, which everything else goes by."""
 
 
 class Announces(Protocol):
@@ -92,18 +96,19 @@ class AnnouncePace:
 
 @dataclass(slots=True)
 class _Pending:
-    """Announcements of one key that are not sent yet; times are of the wall clock."""
+    """Announcements of one key that are not sent yet: `first_s` and `last_s` for people, `since_s` to count from."""
 
     announcement: Announcement
     name: str
     first_s: float
     last_s: float
+    since_s: float
     count: int = 1
 
 
 @dataclass(slots=True)
 class _Sent:
-    """An Event that was made: `made_s` and `counted_s` are of the wall clock."""
+    """An Event that was made."""
 
     event: Json
     made_s: float
@@ -120,18 +125,20 @@ class Announcer:
         node_name: str,
         *,
         pace: AnnouncePace = AnnouncePace(),
-        clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._node_name = node_name
         self._pace = pace
+        self._wall_clock = wall_clock
         self._clock = clock
-        self._queue: deque[tuple[float, Callable[[], Announcement | None]]] = deque(maxlen=_MOST_QUEUED)
+        self._queue: deque[tuple[_Moment, Callable[[], Announcement | None]]] = deque(maxlen=_MOST_QUEUED)
         self._pending: dict[tuple[str, ...], _Pending] = {}
         self._sent: dict[tuple[str, ...], _Sent] = {}
         self._bucket = _Bucket(pace.burst, pace.refill_s, clock())
         self._node_uid, self._node_read_s = "", 0.0
-        self._failures, self._retry_at_s = 0, 0.0
+        self._failures, self._retry_at_s = 0, -math.inf
         self._last_problem = ""
         self._loop = Loop("announcer", self.send)
 
@@ -167,7 +174,7 @@ class Announcer:
         """One turn: sends what may be sent now. Seconds until there may be more to do."""
         self._take_queued()
         now_s = self._clock()
-        if now_s < self._retry_at_s <= now_s + self._pace.longest_retry_s:
+        if now_s < self._retry_at_s:
             return self._retry_at_s - now_s
         try:
             wait_s = self._send_pending()
@@ -178,18 +185,18 @@ class Announcer:
             self._retry_at_s = self._clock() + wait_s
             self._say(f"Events wait for the API server: {error.message}")
             return wait_s
-        self._failures, self._retry_at_s = 0, 0.0
+        self._failures, self._retry_at_s = 0, -math.inf
         return wait_s
 
     def _post(self, plan: Callable[[], Announcement | None]) -> None:
         if len(self._queue) == _MOST_QUEUED:
             self._say(f"more than {_MOST_QUEUED} Events wait: the oldest are dropped")
-        self._queue.append((self._clock(), plan))
+        self._queue.append(((self._wall_clock(), self._clock()), plan))
         self._loop.wake()
 
     def _take_queued(self) -> None:
         while self._queue:
-            at_s, plan = self._queue.popleft()
+            (at_s, since_s), plan = self._queue.popleft()
             announcement = plan()
             if announcement is None:
                 continue
@@ -199,7 +206,9 @@ class Announcer:
                 known.last_s = at_s
                 continue
             name = f"{self._node_name}.{uuid.uuid4().hex[:16]}"  # chosen once: a create whose answer was lost is known
-            self._pending[announcement.key] = _Pending(announcement=announcement, name=name, first_s=at_s, last_s=at_s)
+            self._pending[announcement.key] = _Pending(
+                announcement=announcement, name=name, first_s=at_s, last_s=at_s, since_s=since_s
+            )
             while len(self._pending) > _MOST_QUEUED:
                 self._drop(next(iter(self._pending)), "too many wait")
 
@@ -209,7 +218,7 @@ class Announcer:
             if self._loop.must_end:
                 break
             now_s = self._clock()
-            if now_s - pending.first_s > self._pace.keep_s:
+            if now_s - pending.since_s > self._pace.keep_s:
                 self._drop(key, "the API server was away too long")
                 continue
             due_s = self._due_s(key, now_s)
@@ -223,7 +232,7 @@ class Announcer:
 
     def _due_s(self, key: tuple[str, ...], now_s: float) -> float:
         sent = self._sent.get(key)
-        if sent is None or not 0 <= now_s - sent.counted_s < self._pace.recount_s:
+        if sent is None or now_s - sent.counted_s >= self._pace.recount_s:
             return now_s
         return sent.counted_s + self._pace.recount_s
 
@@ -285,7 +294,7 @@ class Announcer:
 
     def _get_node_uid(self) -> str:
         now_s = self._clock()
-        if not self._node_uid or not 0 <= now_s - self._node_read_s < self._pace.node_s:
+        if not self._node_uid or now_s - self._node_read_s >= self._pace.node_s:
             try:
                 self._node_uid = self._kube.get(NODES, self._node_name)["metadata"]["uid"]
             except ApiNotFound:
@@ -303,7 +312,7 @@ class Announcer:
 
 
 class _Bucket:
-    """A token bucket over a clock that may jump: what it jumps by is worth no tokens and costs none."""
+    """A token bucket."""
 
     def __init__(self, burst: int, refill_s: float, now_s: float) -> None:
         self._burst = burst
@@ -313,7 +322,7 @@ class _Bucket:
 
     def take(self, now_s: float) -> bool:
         """Whether there was a token, which is gone then."""
-        gained = max(0.0, now_s - self._filled_s) / self._refill_s
+        gained = (now_s - self._filled_s) / self._refill_s
         self._tokens, self._filled_s = min(float(self._burst), self._tokens + gained), now_s
         if self._tokens < 1:
             return False
@@ -322,7 +331,7 @@ class _Bucket:
 
     def left_s(self, now_s: float) -> float:
         """Seconds until the next one."""
-        return max(0.05, (1 - self._tokens) * self._refill_s - max(0.0, now_s - self._filled_s))
+        return max(0.05, (1 - self._tokens) * self._refill_s - (now_s - self._filled_s))
 
 
 def _plan_change(

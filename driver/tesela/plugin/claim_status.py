@@ -41,9 +41,9 @@ class StatusPace:
     """
 
     quiet_s: float = 0.25
-    longest_quiet_s: float = 2.0
+    longest_quiet_s: float = 10.0
     first_s: float = 2.0
-    pause_s: float = 0.02
+    pause_s: float = 0.05
     turn_s: float = 10.0
     look_s: float = 30.0
     verify_s: float = 600.0
@@ -82,7 +82,7 @@ class ClaimStatusWriter:
         self._clock = clock
         self._known: dict[str, _Known] = {}
         self._failures = 0
-        self._has_more = False
+        self._has_more = self._overdue = False
         self._said: set[str] = set()
         self._first_wake_s: float | None = None
         self._last_wake_s = 0.0
@@ -119,7 +119,7 @@ class ClaimStatusWriter:
         self._known = {uid: known for uid, known in self._known.items() if uid in living}
         done = True
         for ref, statuses in plans.items():
-            self._has_more = self._loop.must_end or time.monotonic() - now_s > self._pace.turn_s
+            self._has_more = self._must_break_off(now_s)
             if self._has_more:
                 break
             if self._is_due(ref, statuses, now_s):
@@ -127,8 +127,13 @@ class ClaimStatusWriter:
                 self._loop.rest(self._pace.pause_s)
         return done
 
+    def _must_break_off(self, began_s: float) -> bool:
+        """Also where a prepare came meanwhile: it goes first, unless that went on for too long already."""
+        disturbed = self._first_wake_s is not None and not self._overdue
+        return disturbed or self._loop.must_end or time.monotonic() - began_s > self._pace.turn_s
+
     def _turn(self) -> float:
-        self._wait_for_quiet()
+        self._overdue = not self._wait_for_quiet()
         self._first_wake_s = None  # whoever wakes from here on, during the look, causes another one
         try:
             done = self.write()
@@ -141,16 +146,18 @@ class ClaimStatusWriter:
             return 0.0
         return self._pace.look_s if done else self._retry_s()
 
-    def _wait_for_quiet(self) -> None:
+    def _wait_for_quiet(self) -> bool:
+        """Whether it became quiet; False where that took too long."""
         first_s = self._first_wake_s
-        if first_s is None:
-            return
-        until_s = first_s + self._pace.longest_quiet_s
-        while not self._loop.must_end:
-            left_s = min(until_s, self._last_wake_s + self._pace.quiet_s) - time.monotonic()
-            if left_s <= 0:
-                return
+        while first_s is not None and not self._loop.must_end:
+            now_s = time.monotonic()
+            if now_s >= first_s + self._pace.longest_quiet_s:
+                return False
+            if now_s >= self._last_wake_s + self._pace.quiet_s:
+                return True
+            left_s = min(first_s + self._pace.longest_quiet_s, self._last_wake_s + self._pace.quiet_s) - now_s
             self._loop.rest(left_s)
+        return True
 
     def _retry_s(self) -> float:
         doubled = self._pace.first_retry_s * 2.0 ** min(self._failures - 1, 10)
