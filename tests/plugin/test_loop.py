@@ -128,3 +128,26 @@ def test_a_turn_that_rests_goes_on_when_it_must_end():
     loop.rest(LONG_S)
 
     assert loop.must_end
+
+
+def test_before_its_start_nothing_is_wrong():
+    assert Loop("x", lambda: 60.0).find_fault() is None
+
+
+def test_while_it_works_nothing_is_wrong(started):
+    assert started().loop.find_fault() is None
+
+
+def test_a_turn_that_lasts_too_long_is_a_fault(started):
+    turns = started(longest_turn_s=0.01)
+    turns.gate.clear()
+    turns.loop.wake()
+
+    assert until(lambda: "turns has been at one turn" in (turns.loop.find_fault() or ""))
+
+
+def test_after_its_stop_nothing_is_wrong(started):
+    turns = started()
+    turns.loop.stop(10)
+
+    assert turns.loop.find_fault() is None

@@ -204,6 +204,10 @@ class GpuRelease:
         self._nvml.listen_for_mismatch(self._fail_by_mismatch)
         self._loop.start()
 
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence."""
+        return self._loop.find_fault()
+
     def stop(self, timeout_s: float) -> bool:
         """End. False: a turn is still under way, which may be inside NVML."""
         return self._loop.stop(timeout_s)
