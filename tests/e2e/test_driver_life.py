@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 from e2e.harness.build import HarnessError
@@ -11,6 +12,7 @@ from e2e.harness.driver import list_devices
 from e2e.harness.node import Node
 from e2e.harness.pods import Namespace, render_claim_spec, render_pod, render_request, render_template
 from e2e.harness.processes import wait_until
+from e2e.harness.simulator import Simulator
 from e2e.harness.tesela_command import find_tesela
 from tesela.edge.kube.port import DEVICE_TAINT_RULES, PODS, Json
 
@@ -36,6 +38,11 @@ def gpu(node: Node, verb: str, *arguments: str) -> str:
     return node.cluster.run([find_tesela(), "gpu", verb, f"--kubeconfig={kubeconfig}", *arguments], timeout_s=120)
 
 
+def count_registrations(node: Node) -> int:
+    """How often the kubelet has registered the driver."""
+    return node.cluster.processes["kubelet"].tail(9999, matching="Registered DRA plugin").count("\n")
+
+
 def list_tainted(node: Node) -> set[str]:
     """Devices that are tainted for a release."""
     return {
@@ -59,10 +66,27 @@ def wait_untainted(node: Node, *, timeout_s: float = 20) -> None:
     )
 
 
+def test_a_driver_that_comes_late_at_boot_is_waited_for(node: Node, work: Namespace) -> None:
+    before = set(list_devices(node.cluster))
+    node.driver.stop()
+    node.simulator.stop()
+    starting = threading.Thread(target=node.driver.start)
+    starting.start()
+    log = node.driver.process.log
+    wait_until("it waits", lambda: "waiting for the GPU driver" in log.read_text(), timeout_s=20)
+
+    node.simulator = Simulator(node.cluster, GPUS)
+    starting.join(40)
+    work.apply(ONE, pod("afterwards"))
+    work.wait_running("afterwards")
+
+    assert set(list_devices(node.cluster)) == before
+
+
 def test_a_gpu_is_reset_while_nvml_is_released_and_the_next_claim_works(node: Node, work: Namespace) -> None:
     work.apply(ONE, pod("steady"))
     work.wait_running("steady")
-    uid = node.driver.identity.pod_uid
+    registered = count_registrations(node)
 
     release_gpu(node, "--reason", "reset")
     wait_tainted(node)
@@ -73,8 +97,7 @@ def test_a_gpu_is_reset_while_nvml_is_released_and_the_next_claim_works(node: No
     wait_untainted(node)
 
     work.wait_running("steady", "late")
-    registered = node.cluster.processes["kubelet"].tail(9999, matching="Registered DRA plugin").count(uid)
-    assert (registered, len(node.simulator.list_partitions())) == (1, 1)
+    assert (count_registrations(node), len(node.simulator.list_partitions())) == (registered, 1)
 
 
 def test_a_claim_whose_partition_went_with_the_reset_says_so(node: Node, work: Namespace) -> None:

@@ -7,6 +7,8 @@ Resets and reloads under claims are in `test_generations`, waiting at boot in `t
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -286,6 +288,32 @@ def test_a_module_that_is_away_for_a_moment_loses_nothing(node):
     node.look()
 
     assert until(lambda: node.plugin.node.records.read(held.claim.uid) == held)
+
+
+_MAPPED = """
+import mmap, os, sys
+from pathlib import Path
+from tesela.edge.nvml.library_file import LibraryFile
+
+path = Path(sys.argv[1])
+with path.open("rb") as file:
+    kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+library = LibraryFile()
+library.note()
+before = [library.describe_change(), library.describe_change()]
+path.with_suffix(".new").write_bytes(path.read_bytes() + b"newer")
+os.replace(path.with_suffix(".new"), path)
+print(before, [library.describe_change(), library.describe_change()])
+"""
+
+
+def test_the_kernel_s_own_list_of_mapped_files_is_understood(tmp_path):
+    path = tmp_path / "libnvidia-ml.so.1"
+    path.write_bytes(b"a library" * 1000)
+
+    said = subprocess.run([sys.executable, "-c", _MAPPED, path], capture_output=True, text=True, check=True, timeout=30)
+
+    assert said.stdout.strip() == f"['', ''] ['', '{path} was replaced since this process loaded it']"
 
 
 def test_a_library_of_another_folder_is_no_matter(library, tmp_path):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from polling import until
 from release_desk import NODE, Desk, running
 from tesela.core.errors import NvmlReleased, NvmlTimeout
-from tesela.core.model import ClaimRef, Refusal
 from tesela.core.released import NOT_RELEASED, Released, Request, Source, render_sentence
 from tesela.edge.documents.released import decode_released, encode_released
 from tesela.edge.embedded.faults import FlakyKube, unavailable
@@ -18,9 +17,7 @@ from tesela.edge.kube.port import NODES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang
 from tesela.edge.store.released import OpenMark
-from tesela.plugin.release_gpu import ReleasableService, ReleaseFiles, may_open
-
-REF = ClaimRef(namespace="default", name="train", uid="7f0c2d3e-0000-4000-8000-000000000001")
+from tesela.plugin.release_gpu import ReleaseFiles, may_open
 
 
 @pytest.fixture
@@ -169,43 +166,19 @@ def test_a_driver_that_is_not_back_yet_is_waited_for(desk):
         assert (named, desk.opens()) == (True, True)
 
 
-# The kubelet's calls
+# What is told
 
 
-class Served:
-    """A NodeService that serves everything."""
-
-    def prepare(self, claims, deadline_s):
-        return {ref.uid: () for ref in claims}
-
-    def unprepare(self, claims, deadline_s):
-        return {ref.uid: None for ref in claims}
-
-
-def test_a_claim_is_served_while_nvml_is_open(desk):
-    with running(desk) as release:
-        assert ReleasableService(Served(), release).prepare([REF], 10) == {REF.uid: ()}
-
-
-def test_a_claim_is_told_who_released_nvml_why_and_what_ends_it(desk):
+def test_who_needs_nvml_is_told_who_released_it_why_and_what_ends_it(desk):
     with running(desk) as release:
         desk.ask("driver 590")
         desk.closes()
 
-        answer = ReleasableService(Served(), release).prepare([REF], 10)[REF.uid]
-
-    assert answer == Refusal(
-        message="claim default/train: NVML is released for maintenance by alex (driver 590); `tesela release-gpu "
-        "--resume` on this node ends that, and the kubelet tries again by itself"
-    )
-
-
-def test_a_claim_that_ends_is_told_the_same(desk):
-    with running(desk) as release:
-        desk.ask()
-        desk.closes()
-
-        assert "released for maintenance" in ReleasableService(Served(), release).unprepare([REF], 10)[REF.uid]
+        with pytest.raises(
+            NvmlReleased,
+            match=r"by alex \(driver 590\); `tesela release-gpu --resume` on this node ends that",
+        ):
+            release.work().__enter__()
 
 
 def test_what_a_label_released_names_the_label(desk):

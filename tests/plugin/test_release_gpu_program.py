@@ -13,7 +13,7 @@ from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.plugin.assembly import build_release_files
 from tesela.plugin.health.report import HealthReport
 from tesela.plugin.main import Plugin
-from tesela.plugin.release_gpu import ReleasableService, may_open
+from tesela.plugin.release_gpu import may_open
 from tesela.plugin.service import ClaimService
 
 
@@ -42,7 +42,7 @@ class Node(Running):
 
     @property
     def service(self):
-        return ReleasableService(ClaimService(self.plugin.node), self.plugin.release)
+        return ClaimService(self.plugin.node, self.plugin.release.work)
 
     def prepare(self, ref):
         return self.service.prepare([ref], 20)[ref.uid]
@@ -90,8 +90,20 @@ def test_a_claim_waits_with_a_sentence_and_is_served_afterwards(node):
 
     served = node.prepare(ref)
 
-    assert isinstance(refused, Refusal)
+    assert refused == Refusal(
+        message="claim default/late: NVML is released for maintenance by alex (driver 590); `tesela release-gpu "
+        "--resume` on this node ends that, and the kubelet tries again by itself"
+    )
     assert not isinstance(served, Refusal)
+
+
+def test_a_claim_that_ends_meanwhile_waits_too(node):
+    held = node.claim("held", node.find_partition())
+    node.release()
+
+    said = node.service.unprepare([held.claim], 20)[held.claim.uid]
+
+    assert "released for maintenance by alex" in said
 
 
 def test_a_claim_whose_gpu_was_reset_meanwhile_is_lost_and_unhealthy(node):

@@ -47,7 +47,7 @@ from tesela.plugin.partition import Partitions
 from tesela.plugin.pool_state import read_pool_state
 from tesela.plugin.publish import Publisher
 from tesela.plugin.recover import Recovery
-from tesela.plugin.release_gpu import GpuRelease, Pausable, ReleasableService, ReleaseFiles
+from tesela.plugin.release_gpu import GpuRelease, Pausable, ReleaseFiles
 from tesela.plugin.roster_repair import repair_roster
 from tesela.plugin.service import ClaimService
 from tesela.plugin.sweep import Sweeper
@@ -113,7 +113,7 @@ def build_parts(
     release = build_release(config, kube, nvml, on_change=on_change, on_failure=on_failure)
     node.health.listen(lambda changes: announcer.announce_health(changes, node.lookout.roster, records))
     usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
-    server = _build_server(config, ReleasableService(ClaimService(node), release), on_registered, on_failure)
+    server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
     server.serve_health(report)
     return Parts(
         node=node,

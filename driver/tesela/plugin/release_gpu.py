@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -27,7 +27,6 @@ from tesela.core.errors import (
     StateError,
     TryAgain,
 )
-from tesela.core.model import ClaimRef, Refusal
 from tesela.core.released import (
     NOT_RELEASED,
     RELEASE_LABEL,
@@ -37,7 +36,6 @@ from tesela.core.released import (
     render_sentence,
 )
 from tesela.edge.kube.port import NODES, Kube
-from tesela.edge.kubelet.port import NodeService, PrepareResult
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
@@ -331,29 +329,3 @@ class GpuRelease:
             self._failed = True
             log.error("%s", sentence)
             self._on_failure(StartError(sentence))
-
-
-class ReleasableService:
-    """The kubelet's calls, turned away with a sentence on the pod while NVML is released. A NodeService."""
-
-    def __init__(self, inner: NodeService, release: GpuRelease) -> None:
-        self._inner = inner
-        self._release = release
-
-    def prepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, PrepareResult]:
-        try:
-            with self._release.work():
-                return self._inner.prepare(claims, deadline_s)
-        except NvmlReleased as error:
-            return {ref.uid: Refusal(message=_name(ref, error)) for ref in claims}
-
-    def unprepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, str | None]:
-        try:
-            with self._release.work():
-                return self._inner.unprepare(claims, deadline_s)
-        except NvmlReleased as error:
-            return {ref.uid: _name(ref, error) for ref in claims}
-
-
-def _name(ref: ClaimRef, error: NvmlReleased) -> str:
-    return f"claim {ref.namespace}/{ref.name}: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from tesela.core.errors import TeselaError
@@ -21,10 +22,14 @@ T = TypeVar("T")
 
 
 class ClaimService:
-    """Implements `edge.kubelet.port.NodeService`. The claims of one call belong to one pod and run one by one."""
+    """Implements `edge.kubelet.port.NodeService`. The claims of one call belong to one pod and run one by one.
 
-    def __init__(self, node: Node) -> None:
+    `use` stands around the work on each claim; it raises a TeselaError where none may begin now.
+    """
+
+    def __init__(self, node: Node, use: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._node = node
+        self._use = use
 
     def prepare(self, claims: Sequence[ClaimRef], deadline_s: float) -> Mapping[str, PrepareResult]:
         deadline = Deadline.after(deadline_s)
@@ -46,7 +51,7 @@ class ClaimService:
         self, verb: Verb, ref: ClaimRef, deadline: Deadline, act: Callable[[Node, ClaimRef, Deadline], T]
     ) -> T | Refusal:
         try:
-            with self._node.telemetry.operation():
+            with self._node.telemetry.operation(), self._use():
                 return act(self._node, ref, deadline)
         except TeselaError as error:
             message = _sentence(ref, error)

@@ -15,6 +15,7 @@ from tesela.core.errors import (
     ClaimRefused,
     DocumentError,
     NvmlError,
+    NvmlReleased,
     NvmlTimeout,
     StateError,
     TryAgain,
@@ -24,6 +25,7 @@ from tesela.edge.telemetry.port import Result
 
 CAUSES: Final = (
     "nvml_timeout",
+    "nvml_released",
     "nvml_in_use",
     "nvml_no_room",
     "nvml_gpu_lost",
@@ -47,6 +49,7 @@ _NVML_CAUSES: Final = {
 
 _CAUSES_OF: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (NvmlTimeout, "nvml_timeout"),
+    (NvmlReleased, "nvml_released"),
     (ApiUnavailable, "api_unavailable"),
     (ApiError, "api"),
     (OSError, "disk"),
