@@ -63,14 +63,17 @@ class FakeNodeService:
 
 @dataclass
 class FakeHealth:
-    """Reports `devices`; `tell` changes them. `asked` counts the reports."""
+    """Reports `devices`; `tell` changes them. `asked` counts the reports, `problem` fails them."""
 
     devices: tuple[DeviceHealth, ...] = (DeviceHealth(pool="node-a", device="gpu-0", healthy=True),)
     listeners: list[Callable[[], None]] = field(default_factory=list)
     asked: int = 0
+    problem: Exception | None = None
 
     def get_report(self) -> tuple[DeviceHealth, ...]:
         self.asked += 1
+        if self.problem is not None:
+            raise self.problem
         return self.devices
 
     def listen(self, on_change: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 from polling import until
-from tesela.core.errors import TryAgain
+from tesela.core.errors import StateError, TryAgain
 from tesela.edge.kubelet.client import PluginClient
 from tesela.edge.kubelet.health import MIN_GAP_S, MOST_STREAMS
 from tesela.edge.kubelet.port import DeviceHealth
@@ -275,3 +275,28 @@ def test_a_driver_that_comes_back_is_watched_anew(make_health_server, watch, hea
 
 def test_no_stream_is_open_before_a_kubelet_asks(make_health_server):
     assert make_health_server().health_streams == 0
+
+
+def test_a_report_that_fails_ends_its_stream_alone(make_health_server, watch, health):
+    server = make_health_server()
+    health.problem = RuntimeError("a fault of ours")
+    broken = watch(server)
+    assert broken.ended.wait(10)
+    health.problem = None
+    assert (str(broken.problem)[:28], watch(server).wait_for(1)) == ("NodeWatchResources: UNKNOWN:", [(WELL,)])
+
+
+def test_a_promise_that_is_not_kept_is_not_asked_for_again(make_server):
+    server = make_server()
+    server._registration.promise(HEALTH_SERVICES)
+    server.start()
+    with PluginClient(server.registrar_socket) as kubelet:
+        kubelet.register()
+        reports = iter(kubelet.watch_health())
+        with pytest.raises(StateError, match="does not have"):
+            next(reports)
+
+
+def test_a_driver_without_health_has_none_to_watch(client):
+    with pytest.raises(TryAgain, match="promised no health"):
+        client.watch_health()
