@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from tesela.core.health.observations import GpuLost, Observation, StormSeen, Xid
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import EventSet, Nvml, NvmlEvent
 from tesela.edge.telemetry.port import SILENT, Telemetry
+from tesela.plugin.deadline import Deadline
 from tesela.plugin.health.attribution import Attribution
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.lookout import Lookout
@@ -47,9 +49,9 @@ Watched: TypeAlias = frozenset[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimes:
-    """In seconds: how long one wait lasts, which bounds a pause and a stop, and the pauses after failures."""
+    """In seconds: how long one wait lasts, and the pauses after failures."""
 
-    wait_s: float = 0.5
+    wait_s: float = 2.0
     first_pause_s: float = 1.0
     longest_pause_s: float = 60.0
 
@@ -85,13 +87,13 @@ class Events:
         self._times = times
         self._failures = 0
         self._last_problem = ""
-        self._is_open = False
+        self._opened: EventSet | None = None
         self._loop = Loop("events", self._turn, longest_turn_s=math.inf)  # a turn lasts as long as its event set
 
     @property
     def is_open(self) -> bool:
         """Whether an event set is open and waited on."""
-        return self._is_open
+        return self._opened is not None
 
     def start(self) -> None:
         """Begin."""
@@ -103,16 +105,27 @@ class Events:
 
     def stop(self, timeout_s: float) -> bool:
         """Close the set and end; False where a call is still inside NVML after that."""
-        return self._loop.stop(timeout_s)
+        return self._end(self._loop.stop, timeout_s)
 
     def pause(self, timeout_s: float) -> bool:
         """Close the set, and call NVML no more until `resume`. False: a call is still inside NVML after `timeout_s`."""
-        return self._loop.pause(timeout_s)
+        return self._end(self._loop.pause, timeout_s)
 
     def resume(self) -> None:
         """Open a set again, at once."""
         self._failures = 0
         self._loop.resume()
+
+    def _end(self, end: Callable[[float], bool], timeout_s: float) -> bool:
+        """`end`, by which a wait under way would go on for its time: closing its set cuts that short."""
+        deadline = Deadline.after(timeout_s)
+        if end(0.0):
+            return True
+        opened = self._opened
+        if opened is not None:
+            # Aside, since closing waits for a wait that does not end.
+            threading.Thread(target=_close, args=(opened,), name="events-close", daemon=True).start()
+        return end(deadline.left_s)
 
     def _turn(self) -> float:
         """One event set, from opening it to the reason to open another; seconds until then."""
@@ -123,7 +136,7 @@ class Events:
         if opened is None:
             return self._pause_s()
         try:
-            self._is_open = True
+            self._opened = opened.event_set
             self._on_event()  # what happened before now is delivered to nobody
             self._follow(opened, watched)
         except (NvmlError, NvmlTimeout) as error:
@@ -133,7 +146,7 @@ class Events:
             self._tell_lost(uuid for uuid, _ in sorted(watched))
             return self._pause_s()
         finally:
-            self._is_open = False
+            self._opened = None
             _close(opened.event_set)
         return 0.0
 
