@@ -34,7 +34,8 @@ class DriverProcess:
             text=True,
         )
         self._registry_dir, self._pod_uid = registry_dir, pod_uid
-        threading.Thread(target=self._keep_log, daemon=True).start()
+        self._logging = threading.Thread(target=self._keep_log, daemon=True)
+        self._logging.start()
         self.client = self._connect()
 
     def kill(self) -> None:
@@ -82,12 +83,14 @@ class DriverProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(timeout=START_TIMEOUT_S)
+        self._logging.join(START_TIMEOUT_S)
 
     def _keep_log(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._lines.append(line)
-            self._tell(f"{self._pod_uid}: {line.rstrip()}")
+        with self.process.stderr as log:
+            for line in log:
+                self._lines.append(line)
+                self._tell(f"{self._pod_uid}: {line.rstrip()}")
 
     def _connect(self) -> PluginClient:
         found: list[PluginClient] = []
@@ -109,5 +112,6 @@ class DriverProcess:
         if not found:
             self.process.kill()
             self.process.wait(timeout=START_TIMEOUT_S)
+            self._logging.join(START_TIMEOUT_S)
             raise TryAgain(f"the driver did not come up:\n{self.read_log()}")
         return found[0]

@@ -25,7 +25,7 @@ from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.store.records import RecordStore
 
 from chaos.figures import Figures
-from chaos.node import NVML_TIMEOUT_S, ChaosNode
+from chaos.node import NVML_TIMEOUT_S, ChaosNode, list_files
 
 FAILING: Final = (
     *("create_gpu_instance", "create_compute_instance", "destroy_gpu_instance", "destroy_compute_instance"),
@@ -53,11 +53,11 @@ class Faults:
             "NVML error": self._fail_nvml,
             "NVML slow": self._slow_nvml,
             "NVML hangs": self._hang_nvml,
-            "GPU lost, then reset": self._lose_gpu,
+            "GPU lost and reset": self._lose_gpu,
             "GPU reset": self._reset_gpu,
             "partition destroyed by hand": self._destroy_by_hand,
             "Xid": self._raise_xid,
-            "Xid, a thousand times": self._raise_storm,
+            "Xid storm": self._raise_storm,
             "API error": lambda choice: self._node.api.fail(choice.randint(1, 4)),
             "API answer lost": lambda choice: self._node.api.lose_answers(choice.randint(1, 2)),
             "API away": lambda choice: self._node.api.go_away(choice.uniform(1, 8)),
@@ -178,7 +178,7 @@ class Faults:
     # Files
 
     def _damage_one(self, folder: str, choice: random.Random) -> None:
-        files = sorted(path for path in (self._node.state_dir / folder).rglob("*.json") if path.name[0] != ".")
+        files = [path for path in list_files(self._node.state_dir / folder) if path.suffix == ".json"]
         if not files:
             return
         path = choice.choice(files)
@@ -206,7 +206,7 @@ class Faults:
     def _jump_clock(self, choice: random.Random) -> None:
         """What a jump leaves: files from next year, or from the last."""
         then_s = time.time() + choice.choice([YEAR_S, -YEAR_S])
-        for path in self._node.state_dir.rglob("*.json"):
+        for path in list_files(self._node.state_dir):
             with contextlib.suppress(FileNotFoundError):
                 os.utime(path, (then_s, then_s))
 

@@ -6,6 +6,7 @@ GPUs, files and API outlive the driver, as they do on a real node. What is left 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 import threading
@@ -151,7 +152,7 @@ class ChaosNode:
         cdi = [f"CDI file of claim {uid}" for uid in CdiFiles(self.cdi_dir).list_ours()]
         metadata = [f"metadata of claim {uid}" for uid in MetadataFiles(self.state_dir).list_claims()]
         locks = [f"lock {path.name}" for path in (self.state_dir / "locks").glob("claim-*")]
-        temporaries = [f"temporary {path}" for path in self.folder.rglob(".*.tmp")]
+        temporaries = [f"temporary {path}" for path in list_files(self.folder) if path.suffix == ".tmp"]
         return [*instances, *records, *damaged, *cdi, *metadata, *locks, *temporaries]
 
     def has_record(self, uid: str) -> bool:
@@ -160,3 +161,8 @@ class ChaosNode:
             return RecordStore(self.state_dir).read(uid) is not None
         except StateError:
             return False
+
+
+def list_files(folder: Path) -> list[Path]:
+    """The files below a folder that changes meanwhile, by path."""
+    return sorted(Path(where) / name for where, _, names in os.walk(folder) for name in names)
