@@ -288,6 +288,16 @@ def test_the_manifest_tells_what_is_in_it_and_what_is_not():
     )
 
 
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: SECRET}}]
+"""
+
+
 def arguments(*argv):
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -326,6 +336,16 @@ def test_the_command_writes_one_archive_that_only_its_owner_reads(world, held, t
         0o600,
         True,
     )
+
+
+def test_what_the_kubeconfig_holds_is_nowhere_in_it(world, held, tmp_path):
+    secret = "correct-horse-battery-staple"
+    kubeconfig, path = tmp_path / "admin.conf", tmp_path / "b.tar.gz"
+    kubeconfig.write_text(KUBECONFIG.replace("SECRET", secret))
+    main(command(world, f"--kubeconfig={kubeconfig}", "-o", str(path)))
+
+    files = unpack(path.read_bytes())
+    assert [name for name, data in files.items() if secret.encode() in data] == []
 
 
 def test_the_command_says_what_is_missing(world, tmp_path, capsys):
