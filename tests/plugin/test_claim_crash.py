@@ -264,6 +264,16 @@ NOT_OF_A_CLAIM = {
         f"kube.{verb}" for verb in ("create", "delete", "list", "replace", "replace_status", "watch")
     }
     | {"kube.get_server_version"},
+    "the status of claims, written behind their back (test_claim_status)": {"kube.apply_status", "records.listen"},
+    "usage of GPUs, for metrics alone": {
+        "nvml.free_gpm_sample",
+        "nvml.get_gpm_metrics",
+        "nvml.get_gpm_sample",
+        "nvml.get_gpm_support",
+        "nvml.get_mig_gpm_sample",
+        "nvml.get_mig_memory_info",
+    },
+    "sweeps, which change nothing but by what is tried here": {"nvidia_smi.get_time_slice"},
     "for others than the node program": {
         "host.get_capability_major",
         "nvml.get_gpu_instance_by_id",

@@ -112,6 +112,18 @@ def test_a_process_that_ends_within_the_bound_is_waited_for(world, ref):
     assert (answer, world.leftovers()) == (None, [])
 
 
+def test_the_claim_s_other_devices_are_given_back_meanwhile(world):
+    """On the same GPU and on another one, whichever comes first."""
+    devices = [world.partition(0, "1g.5gb", 6), world.partition(0, "1g.5gb", 5), world.partition(2, "1g.10gb", 0)]
+    ref = world.claim("several", *devices)
+    for device in world.serve(ref).devices[:1]:
+        world.machine.add_process("0", replace(TRAINER, gi_id=device.current.gi_id))
+
+    world.unprepare(ref)
+
+    assert ([one.placement.start for one in world.instances(0)], world.instances(2)) == ([6], ())
+
+
 @pytest.mark.parametrize("number", [0, 2], ids=["on the same GPU", "on another GPU"])
 def test_other_claims_go_on_meanwhile(world, ref, number):
     """They do not wait for the one that is stuck, whose GPU's lock is free between two tries."""

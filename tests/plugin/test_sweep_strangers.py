@@ -89,7 +89,7 @@ def list_foreign(world):
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 @example([("claim", 0), ("half done", 0), ("admin destroys", 0), ("admin makes", 0)])
 @example([("claim", 0), ("admin destroys", 0), ("admin makes", 0), ("claim goes", 0), ("sweep", 0), ("sweep", 0)])

@@ -41,23 +41,45 @@ class PartitionInUse(TryAgain):
 def give_back(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
     """Give all devices back, insisting for a short while: a process that just ended may keep its handle for some time.
 
-    TryAgain names the process that holds a partition. The caller holds the claim's lock and no GPU's.
+    What can be given back is, though another device cannot. TryAgain then, for the first of those: it names the process
+    that holds a partition. The caller holds the claim's lock and no GPU's.
     """
     insist = Deadline.after(min(node.in_use_retry_s, deadline.left_s))
+    refusals: list[TryAgain] = []
     for gpu_uuid in record.gpu_uuids:
-        while True:
-            try:
-                with node.hold_gpus([gpu_uuid], deadline):
-                    for device in record.devices_on(gpu_uuid):
-                        _release(node, record, device, deadline)
-                break
-            except PartitionInUse as busy:
-                if insist.left_s <= _PAUSE_S:
-                    named = _name_holder(node, record.claim, busy, deadline)
-                    # The kubelet writes no Event about an unprepare that fails.
-                    node.announcer.announce_in_use(str(named), record.claim)
-                    raise named from busy
-            time.sleep(_PAUSE_S)
+        try:
+            _insist(node, record, gpu_uuid, insist, deadline)
+        except PartitionInUse as busy:
+            named = _name_holder(node, record.claim, busy, deadline)
+            # The kubelet writes no Event about an unprepare that fails.
+            node.announcer.announce_in_use(str(named), record.claim)
+            refusals.append(named)
+        except TryAgain as refusal:
+            refusals.append(refusal)
+    if refusals:
+        raise refusals[0]
+
+
+def _insist(node: Node, record: ClaimRecord, gpu_uuid: str, insist: Deadline, deadline: Deadline) -> None:
+    while True:
+        with node.hold_gpus([gpu_uuid], deadline):
+            busy = _release_what_is_free(node, record, gpu_uuid, deadline)
+        if busy is None:
+            return
+        if insist.left_s <= _PAUSE_S:
+            raise busy
+        time.sleep(_PAUSE_S)
+
+
+def _release_what_is_free(node: Node, record: ClaimRecord, gpu_uuid: str, deadline: Deadline) -> PartitionInUse | None:
+    """The first device of the claim on this GPU that is in use."""
+    first: PartitionInUse | None = None
+    for device in record.devices_on(gpu_uuid):
+        try:
+            _release(node, record, device, deadline)
+        except PartitionInUse as busy:
+            first = first or busy
+    return first
 
 
 def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
