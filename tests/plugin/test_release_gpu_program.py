@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from health_program import Running
 from polling import until
 from tesela.core.model import Refusal
 from tesela.core.record import ClaimState
 from tesela.core.released import Request, Source
+from tesela.edge.nvml import codes
 from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.plugin.assembly import build_release_files
@@ -197,3 +200,33 @@ def test_nothing_is_left_of_a_release_that_is_over(node):
     node.resume()
 
     assert until(lambda: not ReleasedStore(node.config.state_dir).path.exists())
+
+
+def test_the_taints_stay_until_nvml_is_really_open_again(node):
+    node.release()
+    node.sim("fail", function="nvmlInit_v2", code=codes.DRIVER_NOT_LOADED, forever=True)
+    build_release_files(node.config, node.world.kube).change(lambda released: released.without(Source.COMMAND))
+    store = ReleasedStore(node.config.state_dir)
+    assert until(lambda: "cannot be opened again yet" in store.read().problem)
+    node.plugin.publisher.wake("a test")
+
+    assert not until(lambda: not node.tainted("released"), timeout_s=0.5)
+
+
+def test_static_partitions_stay_as_published_by_a_process_that_has_not_seen_them(node, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nrules:\n- mode: static\n")
+    node.stop()
+    node.config = dataclasses.replace(node.config, policy=policy)
+    node.world.make_foreign(0, "1g.5gb", 0)
+    node.start()
+    assert until(lambda: len(node.devices()) == 1)
+    node.release()
+    node.stop()
+    may_open(node.nvml, build_release_files(node.config, node.world.kube))
+
+    node.plugin = Plugin(node.config, node.world.kube, node.nvml)
+    node.plugin.start()
+    node.plugin.publisher.wake("a test")
+
+    assert not until(lambda: len(node.devices()) != 1, timeout_s=0.5)

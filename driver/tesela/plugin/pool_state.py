@@ -6,7 +6,7 @@ import logging
 from functools import partial
 
 from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout
-from tesela.core.model import LivePartition
+from tesela.core.model import LivePartition, Shape
 from tesela.core.released import NOT_RELEASED, Released, plan_released_fences
 from tesela.core.roster import KnownGpu
 from tesela.core.slices.state import PoolState
@@ -20,8 +20,11 @@ log = logging.getLogger(__name__)
 def read_pool_state(node: Node, released: Released = NOT_RELEASED) -> PoolState:
     """The state of this node's pool. Records are read before and after the look at NVML (see `PoolState`).
 
-    While NVML is `released` every device is tainted, and the partitions are those last seen.
+    While NVML is `released` every device is tainted, and the partitions are those last seen. NvmlReleased: this process
+    has seen none, and what a GPU offers is what somebody else made on it.
     """
+    if released.is_wanted and _must_look_first(node):
+        raise NvmlReleased("static partitions are published when NVML is open again; what the API has of them stays")
     before = node.records.list().records
     roster = node.lookout.roster
     looks = {known.gpu.uuid: partial(_list_live, node, known) for known in roster.gpus}
@@ -37,6 +40,11 @@ def read_pool_state(node: Node, released: Released = NOT_RELEASED) -> PoolState:
         fences=(*node.health.fences(), *plan_released_fences(released, roster)),
         health=node.health.health,
     )
+
+
+def _must_look_first(node: Node) -> bool:
+    static = any(node.policy.find_rule(known).mode is Shape.STATIC for known in node.lookout.roster.gpus)
+    return static and not node.lookout.inventory.driver_version
 
 
 def _list_live(node: Node, known: KnownGpu) -> tuple[LivePartition, ...]:

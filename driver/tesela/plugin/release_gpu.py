@@ -146,7 +146,8 @@ class GpuRelease:
     """Does what the files want. `after_open` is called whenever NVML was opened again, before the parts go on.
 
     `on_change` is told, and must not block, when the taints are to be written anew; `on_failure` when this process has
-    to end. `parts` are paused in reverse order and go on in order.
+    to end. `parts` are paused in reverse order and go on in order. `released` is what was asked for last, from then on
+    until NVML is open again: what is published of it.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class GpuRelease:
         self._failed = False
         self._idle = threading.Condition()
         self._working = 0
-        self._sentence = ""
+        self._sentence = self._problem = ""
         self.released = NOT_RELEASED
         if not nvml.is_open:
             self.released = files.read()
@@ -230,10 +231,12 @@ class GpuRelease:
 
     def _turn(self) -> float:
         self._follow_label()
-        self.released = self._files.read()
-        if self.released.is_wanted and (self._nvml.is_open or not self._sentence):
-            return self._close()
-        if not self.released.is_wanted and self._sentence:
+        asked = self._files.read()
+        if asked.is_wanted:
+            self.released = asked
+            if self._nvml.is_open or not self._sentence:
+                return self._close()
+        elif self._sentence:
             return self._open()
         if self._library is not None and not self._sentence and (changed := self._library.describe_change()):
             self._fail(f"{changed}, by an upgrade of the GPU driver, it seems: {_NEW_PROCESS}")
@@ -309,6 +312,7 @@ class GpuRelease:
         self._after_open()
         with self._idle:
             self._sentence = ""
+        self.released = NOT_RELEASED
         for part in self._parts:
             part.resume()
         self._files.change(lambda now: now if now.is_wanted else NOT_RELEASED)
@@ -316,8 +320,9 @@ class GpuRelease:
         return 0.0
 
     def _note(self, problem: str) -> None:
-        if self.released.problem != problem:
+        if self._problem != problem:
             log.warning("NVML and the release of it: %s; tried again", problem)
+        self._problem = problem
         with contextlib.suppress(TryAgain, StateError):  # for whoever waits at a terminal; the log has it already
             self._files.change(lambda now: replace(now, problem=problem))
 
