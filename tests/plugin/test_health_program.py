@@ -6,6 +6,7 @@ import pytest
 from health_program import Running
 from polling import until
 from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Hang
 
 
 @pytest.fixture
@@ -186,3 +187,52 @@ def test_a_storm_of_one_xid_is_one_finding_and_few_writes(run):
         node.sim("xid", gpu="0", xid=48)
 
     assert until(lambda: [one.count for one in node.plugin.node.health.health.findings] == [1000])
+
+
+# What else shows it
+
+
+def test_the_metadata_of_a_workload_shows_the_health_of_its_device(run):
+    node = run("a30")
+    node.sim("xid", gpu="0", xid=48)
+    assert node.becomes_tainted("xid", "gpu-0")
+
+    record = node.claim("a", "gpu-0")
+
+    shown = [path.read_text() for path in node.config.state_dir.glob(f"**/{record.claim.uid}/**/*.json")]
+    assert ["unhealthy" in text for text in shown if "health" in text] == [True]
+
+
+def test_a_call_that_hangs_is_on_disk_until_it_returns(run):
+    node = run("a30*2", nvml_timeout_s=1)
+    node.machine.inject(Hang(function="get_field_values", gpu=node.uuid(0)))
+    node.look()
+    assert node.becomes_tainted("wedged", "gpu-0")
+    hanging = node.signals()
+
+    node.machine.release()
+
+    assert node.becomes_tainted("wedged")
+    assert (hanging, node.signals()) == ({"wedged"}, set())
+
+
+# Pause
+
+
+def test_observers_that_are_paused_leave_nvml_alone(run):
+    node = run("a30")
+
+    assert node.plugin.observers.pause(10)
+
+    assert not node.plugin.observers.events.is_open
+    node.plugin.observers.resume()
+
+
+def test_what_happened_during_a_pause_is_read_after_it(run):
+    node = run("a30")
+    assert node.plugin.observers.pause(10)
+    node.sim("ecc", gpu="0", uncorrected=1)
+
+    node.plugin.observers.resume()
+
+    assert node.becomes_tainted("ecc", "gpu-0")

@@ -1,0 +1,52 @@
+"""Which partition an event is about: what lives under its id, else what is recorded under it, else the whole GPU."""
+
+from __future__ import annotations
+
+import pytest
+from node_world import World
+from tesela.core.model import Placement
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Fault
+from tesela.plugin.health.attribution import Attribution
+
+
+@pytest.fixture
+def attribution(world: World) -> Attribution:
+    return Attribution(nvml=world.node.nvml, records=world.node.records)
+
+
+def silence(world):
+    """NVML tells nothing of the instances of GPU 0 any more."""
+    fault = Fault(function="get_gpu_instance_by_id", gpu=world.uuid(0), code=codes.GPU_IS_LOST, times=None)
+    world.machine.inject(fault)
+
+
+def serve(world, start=4):
+    """A claim's partition on GPU 0; its id."""
+    record = world.serve(world.claim(f"at-{start}", world.partition(0, "1g.5gb", start)))
+    return record.devices[0].partitions[0].gi_id
+
+
+def test_an_instance_that_lives_tells_its_placement(world, attribution):
+    gi_id = world.make_foreign(0, "3g.20gb", 4)
+
+    assert attribution.find_placement(world.uuid(0), gi_id) == Placement(start=4, size=4)
+
+
+def test_one_whose_gpu_does_not_answer_is_found_in_the_records(world, attribution):
+    gi_id = serve(world)
+    silence(world)
+
+    assert attribution.find_placement(world.uuid(0), gi_id) == Placement(start=4, size=1)
+
+
+def test_the_same_id_on_another_gpu_is_another_instance(world, attribution):
+    gi_id = serve(world)
+
+    assert attribution.find_placement(world.uuid(1), gi_id) is None
+
+
+def test_one_that_nobody_knows_has_no_placement(world, attribution):
+    serve(world)
+
+    assert attribution.find_placement(world.uuid(0), 13) is None
