@@ -33,6 +33,7 @@ from tesela.core.sweep import (
 )
 from tesela.edge.nvml import codes
 from tesela.edge.store.sweep import SweepStore
+from tesela.edge.telemetry.work import Verb, working_on
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.loop import Loop
 from tesela.plugin.node import Node
@@ -211,7 +212,8 @@ def _give_back(node: Node, record: ClaimRecord) -> None:
     if holders != ():
         raise TryAgain(f"its devices are used by {', '.join(holders or ('nobody knows whom',))}")
     log.warning("claim %s: the API does not know it any more and nobody uses its devices; given back", record.claim)
-    unprepare_locked(node, record.claim, record, Deadline.after(_CLAIM_TIMEOUT_S))
+    with working_on(Verb.UNPREPARE, record.claim), node.telemetry.operation():
+        unprepare_locked(node, record.claim, record, Deadline.after(_CLAIM_TIMEOUT_S))
 
 
 def _apply_time_slices(node: Node, record: ClaimRecord) -> None:
