@@ -117,3 +117,43 @@ def test_a_record_whose_claim_is_gone_is_told(node: Node, work: Namespace, held:
     # The kubelet may have begun to give it back meanwhile, which the report tells too.
     told = [one for one in report["found"] if (one["claim"], one["kind"]) == (uid, "record-without-claim")]
     assert [(one["outcome"], "trainer (pid 4711)" in one["message"]) for one in told] == [("reported", True)]
+
+
+def list_mode_held(node: Node) -> dict[str, str]:
+    """The values of the taint by device."""
+    return {
+        name: taint["value"]
+        for name, device in list_devices(node.cluster).items()
+        for taint in device.get("taints", ())
+        if taint["key"] == "gpu.nvidia.com/mode-held"
+    }
+
+
+@pytest.fixture
+def busy(node: Node, work: Namespace) -> Iterator[None]:
+    """An agent keeps GPU 0 out of MIG mode."""
+    node.simulator.set_mig_mode(0, on=False)
+    node.simulator.run("busy", "0", TRAINER, "--kind", "open", "--name", "agent")
+    yield
+    if TRAINER in node.simulator.run("status"):
+        node.simulator.run("idle", "0", TRAINER)
+
+
+def test_a_gpu_whose_mode_is_held_is_avoided_until_its_holder_ends(node: Node, work: Namespace, busy: None) -> None:
+    anywhere = render_template("anywhere", render_claim_spec([render_request("core", profile="1g.10gb")]))
+    work.apply(ONE, anywhere, pod("first"))
+    wait_until("its partitions are tainted", lambda: list_mode_held(node), timeout_s=200)
+    tainted = list_mode_held(node)
+    work.apply(render_pod("elsewhere", templates={"gpu": "anywhere"}))
+    work.wait_running("elsewhere")
+    (seen,) = node.simulator.list_partitions()
+
+    node.simulator.run("idle", "0", TRAINER)
+    work.wait_running("first", timeout_s=200)
+    wait_until("the taints are gone", lambda: not list_mode_held(node), timeout_s=30)
+
+    assert (seen.gpu, "gpu-0" in tainted, set(tainted.values())) == (
+        1,
+        False,
+        {f"mig-on-held-by-agent--pid-{TRAINER}"},
+    )
