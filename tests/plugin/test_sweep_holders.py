@@ -15,6 +15,7 @@ from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault
 from tesela.edge.simulator.gpu import Process
 from tesela.plugin.announce import Announcer
+from tesela.plugin.sweep_look import list_claim_holders
 
 DEADLINE_S = 20.0
 TRAINER = Process(pid=4711, ci_id=0, name="trainer")
@@ -72,6 +73,31 @@ def test_an_agent_that_holds_the_gpu_itself_is_named_where_nobody_is_inside(worl
     sentence = world.unprepare(ref)
 
     assert ("which is one of dcgm (pid 4713); end that process" in sentence, "neighbour" in sentence) == (True, False)
+
+
+def open_capability(world, ref, name):
+    """A process that NVML does not list has the capability file of the claim's compute instance open."""
+    current = world.record(ref).devices[0].current
+    nodes = world.node.host.get_capability_nodes(0, current.gi_id, current.ci_id)
+    process = world.root / "host/proc/4714"
+    (process / "fd").mkdir(parents=True)
+    (process / "comm").write_text(f"{name}\n")
+    (process / "fd" / "7").symlink_to(nodes[1].path)
+
+
+def test_who_has_its_capability_file_open_is_named(world, ref, neighbour):
+    open_capability(world, ref, "opener")
+    world.machine.inject(Fault(function="destroy_gpu_instance", code=codes.IN_USE, times=3))
+
+    sentence = world.unprepare(ref)
+
+    assert ("in use by opener (pid 4714); end" in sentence, "neighbour" in sentence) == (True, False)
+
+
+def test_who_has_its_capability_file_open_keeps_a_claim_that_is_gone(world, ref):
+    open_capability(world, ref, "opener")
+
+    assert list_claim_holders(world.node, world.record(ref)) == ("opener (pid 4714)",)
 
 
 def test_a_holder_that_nobody_names_is_said_to_be_that(world, ref, neighbour):
