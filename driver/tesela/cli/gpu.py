@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     drain = _verb(
         verbs,
         "drain",
-        "the same, and delete the pods that use it, without regard to disruption budgets",
+        "keep new claims away, and delete the pods that use it without regard to disruption budgets",
         "tesela gpu drain gpu-3 --node node-1 --dry-run\n  tesela gpu drain gpu-3 --node node-1 --yes",
     )
     drain.add_argument("--reason", default="maintenance", help="shown in the rule and its taint (default: %(default)s)")

@@ -67,7 +67,9 @@ def drain(kube: Kube, args: argparse.Namespace) -> int:
     for target in targets:
         _write(kube, target, NO_EXECUTE, args.reason)
     _wait_until_free(kube, targets, render_taint(NO_EXECUTE, args.reason), args.timeout)
-    _print(args, targets, uses, f"{_count(targets)} drained; no claim holds them", said)
+    bearing = sum(use.bears_s is None for use in uses)
+    left = f"{bearing} claims bear the taint and stay" if bearing else "no claim holds them"
+    _print(args, targets, uses, f"{_count(targets)} drained; {left}", said)
     return 0
 
 
