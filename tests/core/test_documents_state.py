@@ -148,7 +148,7 @@ def test_a_record_file_is_an_envelope_of_camel_case():
 
 
 def test_another_version_names_both_versions_and_what_to_do():
-    data = encode_record(RECORD).replace(b'"version":1', b'"version":2')
+    data = json.dumps({**json.loads(encode_record(RECORD)), "version": 2}).encode()
 
     with pytest.raises(StateError, match="version 2 and this release reads version 1: run the release"):
         decode_record(data)
@@ -157,6 +157,32 @@ def test_another_version_names_both_versions_and_what_to_do():
 def test_another_version_is_named_even_where_its_fields_are_new():
     with pytest.raises(StateError, match="written in version 7"):
         decode_record(b'{"version": 7, "claims": []}')
+
+
+def test_a_record_with_any_bit_flipped_is_never_read_as_another():
+    """A flipped bit of a UUID would read well, and what it named would be nobody's."""
+    whole = encode_record(RECORD)
+    flipped = [
+        whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :]
+        for place in range(len(whole))
+        for bit in range(8)
+    ]
+
+    assert [data for data in flipped if reads_as(data) not in (None, RECORD)] == []
+
+
+def reads_as(data):
+    try:
+        return decode_record(data)
+    except StateError:
+        return None
+
+
+def test_a_record_that_was_written_without_a_checksum_is_read():
+    body = json.loads(encode_record(RECORD))
+    del body["checksum"]
+
+    assert decode_record(json.dumps(body, separators=(",", ":")).encode()) == RECORD
 
 
 @pytest.mark.parametrize(
