@@ -175,6 +175,16 @@ def test_the_same_change_has_the_same_key_whenever_it_comes():
     assert len(keys) == 1
 
 
+def test_one_occurrence_has_one_identity_whoever_holds_the_gpu():
+    identities = {announce(change(), records).identity for records in ([], [record("a")])}
+    assert len(identities) == 1
+
+
+def test_another_occurrence_of_the_same_has_another_identity():
+    identities = {announce(change(added=(finding(since_s=since_s),))).identity for since_s in (1, 2)}
+    assert len(identities) == 2
+
+
 def test_the_same_change_under_other_claims_has_another_key():
     keys = {announce(change(), records).key for records in ([], [record("a")], [record("b")])}
     assert len(keys) == 3

@@ -31,7 +31,9 @@ class Telling:
     cluster: EmbeddedCluster = field(default_factory=EmbeddedCluster)
 
     def __post_init__(self):
-        self.node = self.cluster.create(NODES, {"metadata": {"name": NODE}})
+        if not self.cluster.list(NODES).items:
+            self.cluster.create(NODES, {"metadata": {"name": NODE}})
+        self.node = self.cluster.get(NODES, NODE)
         self.kube = FlakyKube(self.cluster)
         self.announcer = Announcer(
             self.kube, NODE, pace=self.pace, wall_clock=lambda: self.wall_s + self.now_s, clock=lambda: self.now_s
@@ -55,7 +57,7 @@ class Telling:
             evidence=Evidence.RESET,
             reason="79",
             message="it fell off the bus",
-            since_s=0,
+            since_s=int(self.now_s),
             last_s=0,
             count=1,
             boot_id="",
@@ -254,6 +256,14 @@ def test_what_waited_for_more_than_an_hour_is_dropped(telling):
     telling.now_s += 3700
     telling.send()
     assert telling.events() == ()
+
+
+def test_two_processes_that_see_one_fault_make_one_event(telling):
+    other = Telling(cluster=telling.cluster)
+    for process in (telling, other):
+        process.change()
+        process.send()
+    assert len(telling.events()) == 1
 
 
 def test_a_refused_event_keeps_no_other_from_its_way(telling):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final, Literal
 
 from tesela.core.geometry import overlap
@@ -34,10 +35,13 @@ _MOST_CLAIMS: Final = 8
 class Announcement:
     """One Event to be. Those of one `key` say the same: the second one is a count in the first.
 
+    `identity` is that of the very occurrence, in 16 hexadecimal digits: two driver processes that overlap, or one and
+    its successor, see one occurrence and are to make one Event.
     `reason` and `action` are CamelCase; `note` is at most 1024 bytes; `claim` is what it is related to beside the Node.
     """
 
     key: tuple[str, ...]
+    identity: str
     kind: Literal["Normal", "Warning"]
     reason: str
     action: str
@@ -68,8 +72,10 @@ def plan_health_announcement(
         said = f"{device} is {change.after}, no longer {change.before}: {told} is over"
     claims = _render_claims(_list_touched(change, records))
     place = "" if change.placement is None else f"{change.placement.start}+{change.placement.size}"
+    what = (_REASONS[change.after], change.gpu_uuid, place)
     return Announcement(
-        key=(_REASONS[change.after], change.gpu_uuid, place, claims, *sorted({one.signal for one in causes})),
+        key=(*what, claims, *sorted({one.signal for one in causes})),
+        identity=_identify(*what, *sorted(f"{one.signal} {one.since_s}" for one in causes)),
         kind="Normal" if change.after is HealthState.HEALTHY else "Warning",
         reason=_REASONS[change.after],
         action="WatchHealth",
@@ -81,6 +87,7 @@ def plan_set_aside_announcement(sentence: str, claim: ClaimRef | None) -> Announ
     """The Event of a damaged file of ours that was kept aside and replaced, as `sentence` says."""
     return Announcement(
         key=(SET_ASIDE, claim.uid if claim is not None else "", sentence),
+        identity=_identify(SET_ASIDE, sentence),
         kind="Warning",
         reason=SET_ASIDE,
         action="RepairFile",
@@ -90,9 +97,10 @@ def plan_set_aside_announcement(sentence: str, claim: ClaimRef | None) -> Announ
 
 
 def plan_unreadable_announcement(sentence: str) -> Announcement:
-    """The Event of a damaged record that nothing is left to rebuild from: only a person can help."""
+    """The Event of a damaged record that nothing on the node is left to rebuild from."""
     return Announcement(
         key=(UNREADABLE, sentence),
+        identity=_identify(UNREADABLE, sentence),
         kind="Warning",
         reason=UNREADABLE,
         action="RepairFile",
@@ -107,12 +115,17 @@ def plan_in_use_announcement(sentence: str, claim: ClaimRef) -> Announcement:
     """
     return Announcement(
         key=(IN_USE, claim.uid, sentence),
+        identity=_identify(IN_USE, claim.uid, sentence),
         kind="Warning",
         reason=IN_USE,
         action="Unprepare",
         note=_cut(sentence, NOTE_BYTES),
         claim=claim,
     )
+
+
+def _identify(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def _name_device(change: HealthChange, roster: Roster) -> str:

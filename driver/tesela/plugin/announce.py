@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -40,6 +39,8 @@ NAMESPACE: Final = "default"
 _MOST_QUEUED: Final = 256
 _MOST_REMEMBERED: Final = 256
 _IDLE_S: Final = 3600.0
+_MOST_OF_NAME: Final = 230
+"""Of the node's name in an Event's, which has at most 253 characters."""
 
 _Moment: TypeAlias = tuple[float, float]
 """By the wall clock, which people read, and by the one that never jumps, which everything else goes by."""
@@ -99,7 +100,6 @@ class _Pending:
     """Announcements of one key that are not sent yet: `first_s` and `last_s` for people, `since_s` to count from."""
 
     announcement: Announcement
-    name: str
     first_s: float
     last_s: float
     since_s: float
@@ -205,9 +205,8 @@ class Announcer:
                 known.count += 1
                 known.last_s = at_s
                 continue
-            name = f"{self._node_name}.{uuid.uuid4().hex[:16]}"  # chosen once: a create whose answer was lost is known
             self._pending[announcement.key] = _Pending(
-                announcement=announcement, name=name, first_s=at_s, last_s=at_s, since_s=since_s
+                announcement=announcement, first_s=at_s, last_s=at_s, since_s=since_s
             )
             while len(self._pending) > _MOST_QUEUED:
                 self._drop(next(iter(self._pending)), "too many wait")
@@ -261,7 +260,8 @@ class Announcer:
         try:
             self._kube.create(EVENTS, event)
         except ApiConflict:
-            log.debug("Event %s was made by a call whose answer was lost", pending.name)
+            # by a call of ours whose answer was lost, by another driver process, or by the one before this
+            log.debug("Event %s was made already", event["metadata"]["name"])
         self._sent.pop(key, None)
         self._sent[key] = _Sent(event=event, made_s=now_s, counted_s=now_s, count=pending.count)
         while len(self._sent) > _MOST_REMEMBERED:
@@ -275,7 +275,10 @@ class Announcer:
     def _render(self, pending: _Pending) -> Json:
         said = pending.announcement
         event: Json = {
-            "metadata": {"name": pending.name, "namespace": NAMESPACE},
+            "metadata": {
+                "name": f"{self._node_name[:_MOST_OF_NAME].rstrip('-.')}.{said.identity}",
+                "namespace": NAMESPACE,
+            },
             "eventTime": _render_micro_time(pending.first_s),
             "reportingController": DRIVER_NAME,
             "reportingInstance": self._node_name[:128],
