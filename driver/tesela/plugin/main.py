@@ -116,6 +116,8 @@ class Plugin:
         self._parts.release.attach(self._parts.pausable, self._after_open)
         if self._nvml.is_open:
             self._look()
+        else:
+            self.node.health.observe()  # the first slice shows what stood before, as it does after a look
         self.server.start()
         self.publisher.start()
         for part in self._parts.background:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from tesela.core.errors import NvmlError, NvmlTimeout, StateError, TryAgain
+from tesela.core.errors import NvmlError, StateError, TryAgain
 from tesela.core.health.observations import GpuAnswers, GpuLost, NodeMissing, NodePresent, Observation, Reading
 from tesela.core.roster import KnownGpu
 from tesela.edge.host.host import Host
@@ -119,8 +119,8 @@ class Readings:
                 return (GpuLost(gpu_uuid=uuid),) if error.code == codes.GPU_IS_LOST else ()
             self._say(uuid, str(error))
             return ()
-        except NvmlTimeout as error:
-            self._say(uuid, str(error))  # the watchdog tells whom it concerns
+        except TryAgain as error:
+            self._say(uuid, str(error))  # of a call that hangs the watchdog tells whom it concerns
             return ()
         self._lost.discard(uuid)
         self._say(uuid, "")
@@ -130,7 +130,7 @@ class Readings:
         """A GPU that was gone at the last look at the machine."""
         try:
             self._nvml.get_index(uuid)
-        except (NvmlError, NvmlTimeout):
+        except (NvmlError, TryAgain):
             return ()
         self._lost.discard(uuid)
         self._on_change(f"GPU {uuid} is back")
