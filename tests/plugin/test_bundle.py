@@ -259,11 +259,22 @@ def test_metrics_of_the_running_driver_are_in_it(short_path):
     assert b"tesela_slice_writes_total" in part.files["metrics.txt"]
 
 
-def test_the_environment_is_left_out_but_for_the_drivers_own(monkeypatch):
+def test_the_arguments_of_a_running_driver_are_in_it(world, tmp_path):
+    for pid, argv in {"7": "/usr/bin/python3\0/usr/bin/tesela\0plugin\0--node-name=n\0", "8": "sh\0"}.items():
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_text(argv)
+
+    about = json.loads(collect_about(places_of(world, proc_root=tmp_path)).files["about.json"])
+
+    arguments = ["/usr/bin/python3", "/usr/bin/tesela", "plugin", "--node-name=n"]
+    assert about["drivers"] == [{"pid": 7, "arguments": arguments}]
+
+
+def test_the_environment_is_left_out_but_for_the_drivers_own(world, monkeypatch):
     monkeypatch.setenv("SOME_PASSWORD", "hunter2hunter2")
     monkeypatch.setenv("TESELA_LOG_LEVEL", "debug")
 
-    about = json.loads(collect_about().files["about.json"])
+    about = json.loads(collect_about(places_of(world)).files["about.json"])
 
     assert about["settings"].get("TESELA_LOG_LEVEL") == "debug"
     assert "hunter2hunter2" not in json.dumps(about)

@@ -126,7 +126,7 @@ def collect(args: argparse.Namespace) -> tuple[Mapping[str, bytes], Mapping[str,
         timeout_s=args.timeout / 2,
     )
     parts: dict[str, Callable[[], Part]] = {
-        "about": collect_about,
+        "about": partial(collect_about, places),
         "state": partial(collect_state, places),
         "cdi": partial(collect_cdi, places),
         "locks": partial(collect_locks, places),

@@ -6,6 +6,7 @@ is read into it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -30,6 +31,7 @@ from tesela.edge.store.records import RecordStore
 _MOST_BYTES: Final = 4 << 20
 _MOST_FILES: Final = 4000
 _MOST_LOG_BYTES: Final = 16 << 20
+_MOST_ARGUMENT_BYTES: Final = 1 << 16
 _SCRAPE_S: Final = 10.0
 _STATE_FOLDERS: Final = ("claims", "aside")
 _PACKAGES: Final = ("grpcio", "kubernetes", "nvidia-ml-py", "protobuf", "pydantic", "prometheus-client")
@@ -78,8 +80,8 @@ def attempt(name: str, collect: Callable[[], Part]) -> Part:
         return Part(missing={name: f"a fault of tesela: {type(error).__name__}: {error}"})
 
 
-def collect_about() -> Part:
-    """Versions and settings of this process and its machine."""
+def collect_about(places: Places) -> Part:
+    """Versions and settings of this process and its machine, and how the drivers that run were started."""
     part = Part()
     part.put_json(
         "about.json",
@@ -89,6 +91,7 @@ def collect_about() -> Part:
             "kernel": " ".join(platform.uname()[2:5]),
             "packages": {name: _find_version(name) for name in _PACKAGES},
             "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
+            "drivers": list(_list_drivers(places.proc_root)),
         },
     )
     return part
@@ -193,6 +196,15 @@ def _find_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def _list_drivers(proc_root: Path) -> Iterator[Mapping[str, Any]]:
+    """The processes that are `tesela plugin`, as far as this one sees others, with their arguments."""
+    for folder in sorted(proc_root.glob("[0-9]*")):
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+            argv = (folder / "cmdline").read_bytes()[:_MOST_ARGUMENT_BYTES].decode(errors="replace").split("\0")[:-1]
+            if "plugin" in argv[1:4] and any(Path(word).name == "tesela" for word in argv[:3]):
+                yield {"pid": int(folder.name), "arguments": argv}
 
 
 def _put_file(part: Part, name: str, path: Path) -> None:
