@@ -146,7 +146,13 @@ def test_a_failure_of_nvml_is_counted_by_its_cause(program):
     sim(program, op="fail", function="create_gpu_instance", code=codes.INSUFFICIENT_RESOURCES)
     assert isinstance(program.ask(program.world.claim("one", partition(program))), Refusal)
 
-    assert program.values("tesela_claim_failures_total") == {("prepare", "nvml_no_room"): 1}
+    counts = program.values("tesela_claim_failures_total")
+
+    assert {labels: count for labels, count in counts.items() if count} == {("prepare", "nvml_no_room"): 1}
+
+
+def test_every_cause_is_counted_from_zero_on(program):
+    assert set(program.values("tesela_claim_failures_total").values()) == {0}
 
 
 def test_nvml_calls_are_timed_by_function_and_code(program):
@@ -233,7 +239,7 @@ def test_the_room_that_is_left_shrinks(program):
 
 
 def test_a_hung_call_shows_and_the_scrape_goes_on(short_path):
-    program = Watched(short_path, "h100-80gb*2", nvml_timeout_s=0.2)
+    program = Watched(short_path, "h100-80gb*2", nvml_timeout_s=1.0)
     try:
         program.start()
         sim(program, op="hang", function="get_mig_mode", gpu="0")

@@ -94,7 +94,7 @@ class HttpServer:
                 _LOG.warning("a connection to the metrics port could not be taken: %s", error)
                 time.sleep(_ACCEPT_PAUSE_S)  # too many open files, say: it may pass
                 continue
-            if not self._room.acquire(timeout=self._request_s):
+            if not self._room.acquire(timeout=2 * self._request_s):
                 connection.close()
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="http-request", daemon=True).start()
