@@ -54,8 +54,9 @@ class Loop:
         return self._stopped or self._paused
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin; nothing where it has begun."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def find_fault(self) -> str | None:
         """What keeps it from working for good, as a sentence; None before the start and after a stop."""

@@ -152,7 +152,8 @@ class Plugin:
             raise
         if not self.node.lookout.roster.gpus:
             log.warning("NVML sees no GPU on this node: an empty pool is published")
-        # Before the first publish: NVML delivers no event of what happened before somebody listens.
+        # NVML delivers no event of what happened before somebody listens: that is read, before the first publish.
+        self.observers.events.start()
         self.observers.readings.read()
         self._parts.recovery.start()
         self._has_looked = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from tesela.core.errors import NvmlError, NvmlTimeout
+from tesela.core.errors import NvmlError, TryAgain
 from tesela.core.model import Placement
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.records import RecordStore
@@ -28,7 +28,7 @@ class Attribution:
         """Where the instance `gi_id` is, or was until just now; None where nobody knows."""
         try:
             return self._nvml.get_gpu_instance_by_id(gpu_uuid, gi_id).placement
-        except (NvmlError, NvmlTimeout) as error:
+        except (NvmlError, TryAgain) as error:
             log.info("GPU instance %d of GPU %s is looked up in the records: %s", gi_id, gpu_uuid, error)
         recorded = {
             partition.placement

@@ -96,7 +96,7 @@ class Events:
         return self._opened is not None
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; nothing where it has begun."""
         self._loop.start()
 
     def find_fault(self) -> str | None:
