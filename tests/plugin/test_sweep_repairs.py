@@ -360,6 +360,17 @@ def test_a_mismatch_is_told_once(world, ref, sweeps, caplog):
     assert caplog.text.count("no record of ours speaks of it") == 1
 
 
+def test_a_sweep_that_is_to_end_repairs_nothing_more(world, ref, sweeps):
+    world.cdi_path(ref).unlink()
+    sweeps.sweeper.stop(10)
+
+    found = sweeps.find(MismatchKind.MISSING_FILES)
+    left = not world.cdi_path(ref).exists()
+    world.start()
+
+    assert (found.outcome, "left for later" in found.detail, left) == (Outcome.FAILED, True, True)
+
+
 def test_the_first_sweep_comes_by_itself_and_a_stop_ends_it(world, ref):
     world.cdi_path(ref).unlink()
     repaired = threading.Event()

@@ -47,6 +47,7 @@ PERIOD_S: Final = 300.0
 _RECOVERY_WAIT_S: Final = 60.0
 _JOIN_S: Final = 0.5
 _CLAIM_TIMEOUT_S: Final = 30.0
+_ENDING: Final = "left for later: the driver ends, or NVML is being released"
 
 
 class Sweeper:
@@ -139,7 +140,8 @@ class Sweeper:
                 yield Found(mismatch=one.mismatch, outcome=Outcome.REPORTED)
                 continue
             if self._loop.must_end:
-                return
+                yield Found(mismatch=one.mismatch, outcome=Outcome.FAILED, detail=_ENDING)
+                continue
             if one.repair not in done:
                 done[one.repair] = self._repair(one.mismatch, one.repair, seen.get(one.repair.claim_uid))
             if (found := done[one.repair]) is not None:
