@@ -7,6 +7,7 @@ at the first look; of a GPU that is gone, what its slices told is kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tesela.core.errors import StateError
@@ -44,6 +45,18 @@ def rebuild_roster(slices: Iterable[Json], records: Iterable[ClaimRecord], pool:
                 generation=_newest_generation(gpu_uuid, records),
             )
             for gpu_uuid, number in sorted(numbers.items(), key=lambda item: item[1])
+        ),
+    )
+
+
+def renew_generations(roster: Roster, records: Iterable[ClaimRecord]) -> Roster:
+    """The same GPUs, none of a generation before its newest on record: another process may have raised one since."""
+    records = tuple(records)
+    return replace(
+        roster,
+        gpus=tuple(
+            replace(known, generation=max(known.generation, _newest_generation(known.gpu.uuid, records)))
+            for known in roster.gpus
         ),
     )
 

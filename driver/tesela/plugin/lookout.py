@@ -15,10 +15,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tesela.core.errors import NvmlError, StateError, TryAgain
+from tesela.core.errors import NvmlError, OtherRelease, StateError, TryAgain
 from tesela.core.model import GpuInstance, Inventory, LivePartition
 from tesela.core.record import ClaimRecord, ClaimState, RecordedPartition
-from tesela.core.roster import KnownGpu, Roster, plan_roster, render_epoch
+from tesela.core.roster import EMPTY_ROSTER, KnownGpu, Roster, plan_roster, render_epoch
+from tesela.core.roster_rebuild import renew_generations
 from tesela.edge.host.host import Host
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.locks import FileLocks, hold
@@ -66,12 +67,13 @@ class Lookout:
 
     @property
     def roster(self) -> Roster:
-        """What is on disk, since another driver process may have looked. Where it is damaged, what was read last.
+        """What is on disk, since another process may have looked; what was read last where that is damaged or gone.
 
-        A damaged roster is reported by the looks, and must not keep partitions from being given back.
+        The next look puts it back; until then nothing must keep partitions from being given back.
         """
         with contextlib.suppress(StateError, TryAgain):
-            self._roster = self._roster_store.read_roster()
+            read = self._roster_store.read_roster()
+            self._roster = self._roster if read == EMPTY_ROSTER else read
         return self._roster
 
     @property
@@ -91,7 +93,7 @@ class Lookout:
         boot_id, module_token = self._host.get_boot_id(), self._host.get_module_token()
         epoch = render_epoch(boot_id, module_token)
         with self._hold_roster():
-            known = self._roster_store.read_roster()
+            known = self._read_locked()
             records = self._records.list().records
             emptied = _list_emptied(known, seen, records, epoch)
             surviving = _list_surviving(known, seen, records)
@@ -144,6 +146,27 @@ class Lookout:
     def _hold_roster(self) -> contextlib.AbstractContextManager[object]:
         return hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs")
 
+    def _read_locked(self) -> Roster:
+        """What is on disk. Where that is damaged or gone, what this process read last is put back.
+
+        Nothing else knows the names and generations of the GPUs as well. The caller holds the roster's lock.
+        """
+        try:
+            roster, problem = self._roster_store.read_roster(), "is gone"
+        except OtherRelease:
+            raise
+        except StateError as error:
+            roster, problem = EMPTY_ROSTER, str(error)
+        if roster != EMPTY_ROSTER or self._roster == EMPTY_ROSTER:
+            return roster
+        aside = self._roster_store.set_aside()
+        restored = renew_generations(self._roster, self._records.list().records)
+        self._roster_store.write_roster(restored)
+        log.error(
+            "the roster of GPUs (%s) was put back: %s; kept for people: %s", self._roster_store.path, problem, aside
+        )
+        return restored
+
     def _settle(self, held_back: KnownGpu, planned: KnownGpu, *, emptied: bool) -> None:
         """Raise the generation of one GPU where a second look confirms the loss, with nobody at work on it."""
         uuid = held_back.gpu.uuid
@@ -158,7 +181,7 @@ class Lookout:
         uuid = before.gpu.uuid
         lost = self._is_lost(replace(before, gpu=planned.gpu), emptied=emptied)
         with self._hold_roster():
-            roster = self._roster_store.read_roster()
+            roster = self._read_locked()
             if roster.find(uuid) != before:
                 return
             settled = planned if lost else replace(planned, generation=before.generation)

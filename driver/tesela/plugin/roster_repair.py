@@ -10,7 +10,7 @@ import logging
 
 from tesela.core.errors import ApiError, OtherRelease, StartError, StateError
 from tesela.core.model import DRIVER_NAME
-from tesela.core.roster import Roster
+from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.core.roster_rebuild import rebuild_roster
 from tesela.edge.kube.port import RESOURCE_SLICES, Kube
 from tesela.edge.store.locks import FileLocks, hold
@@ -33,15 +33,23 @@ def repair_roster(
     telemetry: Telemetry = SILENT,
     announcer: Announces = UNHEARD,
 ) -> None:
-    """Rebuild the roster where it is damaged. StartError says what to do where that cannot be."""
+    """Rebuild the roster where it is damaged, or gone under claims. StartError says what to do where that cannot be."""
     with hold(locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"):
         try:
-            store.read_roster()
+            _check(store, records)
         except OtherRelease as error:
             raise StartError(str(error)) from error
         except StateError as error:
             announcer.announce_set_aside(_rebuild(store, records, kube, node_name, error))
             telemetry.count_record_set_aside()
+
+
+def _check(store: RosterStore, records: RecordStore) -> None:
+    """StateError where it is unreadable, or gone while there are records of claims that hang on it."""
+    if store.read_roster() == EMPTY_ROSTER:
+        listing = records.list()
+        if listing.records or listing.unreadable:
+            raise StateError(f"{store.path} is gone, and there are records of claims")
 
 
 def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: str, damage: StateError) -> str:
@@ -63,7 +71,8 @@ def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: st
         raise _refuse(store, damage, "there are records of claims, and neither they nor a ResourceSlice name a GPU")
     aside = store.set_aside()
     store.write_roster(roster)
-    sentence = f"the roster of GPUs was damaged and is rebuilt: {_describe(roster)}; the old file is kept as {aside}"
+    kept = f"the old file is kept as {aside}" if aside is not None else "there was no file"
+    sentence = f"the roster of GPUs was damaged and is rebuilt: {_describe(roster)}; {kept}"
     log.warning("%s", sentence)
     return sentence
 

@@ -1,0 +1,78 @@
+"""The roster goes, or goes bad, under claims that hold devices by the names in it."""
+
+from __future__ import annotations
+
+import pytest
+from survive.program import Program
+from tesela.edge.store.roster import RosterStore
+
+
+@pytest.fixture
+def program(short_path):
+    program = Program(short_path, "a100-40gb:mig*2")
+    yield program
+    program.close()
+
+
+@pytest.fixture
+def held(program):
+    """A claim on a GPU whose partitions were lost to resets before it: its generation is not the first."""
+    world = program.world
+    for turn in range(3):
+        ref = world.claim(f"c{turn}", world.partition(0, "1g.5gb", 6))
+        world.serve(ref)
+        if turn < 2:
+            world.reset(0)
+            world.look()
+            world.unprepare(ref)
+    world.lost_gpus.clear()
+    assert generation(world) == 3
+    return ref
+
+
+def generation(world):
+    return RosterStore(world.state_dir).read_roster().gpus[0].generation
+
+
+def remove(path):
+    path.unlink()
+
+
+def damage(path):
+    path.write_bytes(b"\x00" * 100)
+
+
+@pytest.mark.parametrize("harm", [remove, damage])
+def test_a_claim_ends_after_a_start_and_leaves_nothing(program, held, harm):
+    harm(program.world.state_dir / "roster.json")
+    program.start()
+
+    assert (program.world.unprepare(held), program.world.leftovers()) == (None, [])
+
+
+@pytest.mark.parametrize("harm", [remove, damage])
+def test_a_claim_ends_under_a_running_driver_and_leaves_nothing(program, held, harm):
+    harm(program.world.state_dir / "roster.json")
+    program.world.look()
+
+    assert (program.world.unprepare(held), program.world.leftovers()) == (None, [])
+
+
+@pytest.mark.parametrize("harm", [remove, damage])
+def test_the_roster_is_whole_after_the_next_look(program, held, harm):
+    before = RosterStore(program.world.state_dir).read_roster()
+    harm(program.world.state_dir / "roster.json")
+    program.world.look()
+
+    assert RosterStore(program.world.state_dir).read_roster() == before
+
+
+@pytest.mark.parametrize("harm", [remove, damage])
+def test_a_gpu_that_goes_after_it_is_noticed(program, held, harm):
+    harm(program.world.state_dir / "roster.json")
+    program.world.machine.lose("1", absent=True)
+    program.world.lost_gpus.add(program.world.uuid(1))
+    program.world.look()
+
+    assert [known.present for known in program.world.node.lookout.roster.gpus] == [True, False]
+    program.world.machine.reset(program.world.uuid(1))
