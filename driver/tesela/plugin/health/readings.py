@@ -94,11 +94,16 @@ class Readings:
         self._loop.wake()
 
     def read(self) -> tuple[Observation, ...]:
-        """One pass over every GPU; what it saw, which the keeper has been told."""
+        """One pass over every GPU; what it saw, which the keeper has been told.
+
+        It takes as long as its slowest GPU: what another one answered is old by then, and must not take back what an
+        event told meanwhile.
+        """
+        since = self._keeper.health
         jobs = {known.gpu.uuid: partial(self._look_at, known) for known in self._lookout.roster.gpus}
         seen = run_side_by_side(jobs, timeout_s=LOOK_TIMEOUT_S, name="health")
         observations = tuple(one for found in seen.values() for one in found)
-        self._keeper.observe(*observations)
+        self._keeper.observe(*observations, since=since)
         return observations
 
     def _turn(self) -> float:
@@ -127,10 +132,13 @@ class Readings:
         return (GpuAnswers(gpu_uuid=uuid), reading, *self._look_for_node(uuid, minor))
 
     def _look_for(self, uuid: str) -> tuple[Observation, ...]:
-        """A GPU that was gone at the last look at the machine."""
+        """A GPU that was gone at the last look at the machine: asked for what only the GPU itself can answer."""
         try:
-            self._nvml.get_index(uuid)
-        except (NvmlError, TryAgain):
+            self._nvml.get_memory_info(uuid)
+        except NvmlError as error:
+            if error.code not in _LACKING:
+                return ()
+        except TryAgain:
             return ()
         self._lost.discard(uuid)
         self._on_change(f"GPU {uuid} is back")
