@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_models import roster
 from tesela.core.errors import NvmlError
+from tesela.core.health.model import ALL_HEALTHY, NodeHealth
 from tesela.core.health.observations import Observation
 from tesela.core.model import Gpu
 from tesela.core.roster import Roster
@@ -93,11 +94,13 @@ class FakeKeeper:
 
     def __init__(self) -> None:
         self.seen: list[Observation] = []
+        self.health = self.since = ALL_HEALTHY
 
     def post(self, *observations: Observation) -> None:
         self.seen.extend(observations)
 
-    def observe(self, *observations: Observation) -> tuple[()]:
+    def observe(self, *observations: Observation, since: NodeHealth = ALL_HEALTHY) -> tuple[()]:
+        self.since = since
         self.seen.extend(observations)
         return ()
 

@@ -65,9 +65,10 @@ def tell(
     roster: Roster = ROSTER,
     now_s: int = NOW_S,
     policy: HealthPolicy = DEFAULT_HEALTH_POLICY,
+    since: NodeHealth | None = None,
 ) -> NodeHealth:
     """The health after what is told."""
-    return plan_health(health, policy, told, roster=roster, now_s=now_s)[0]
+    return plan_health(health, policy, told, roster=roster, now_s=now_s, since=since)[0]
 
 
 healths = st.lists(observations, max_size=8).map(lambda told: tell(*told))

@@ -232,6 +232,30 @@ def test_a_volatile_counter_that_fell_proves_a_reset():
     assert signals_of(tell(Reading(gpu_uuid=GPU, ecc_uncorrected_volatile=0), health=health)) == []
 
 
+def test_a_look_takes_back_nothing_that_was_found_while_it_lasted():
+    before = tell(XidSeen(gpu_uuid=GPU, xid=62))
+    meanwhile = tell(XidSeen(gpu_uuid=GPU, xid=79), GpuLost(gpu_uuid=GPU), health=before)
+
+    after = tell(GpuAnswers(gpu_uuid=GPU), health=meanwhile, since=before)
+
+    assert after == meanwhile
+
+
+def test_a_count_that_is_older_than_what_it_is_held_against_fell_nowhere():
+    before = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_volatile=5), XID_109)
+    meanwhile = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_volatile=6), health=before)
+
+    after = tell(Reading(gpu_uuid=GPU, ecc_uncorrected_volatile=5), health=meanwhile, since=before)
+
+    assert after == meanwhile
+
+
+def test_what_the_roster_tells_is_of_now_however_long_a_look_took():
+    meanwhile = tell(roster=roster(known(a100(0), present=False)))
+
+    assert tell(health=meanwhile, since=ALL_HEALTHY) == ALL_HEALTHY
+
+
 def test_what_comes_together_with_the_proof_of_a_reset_stands():
     after = tell(ResetSeen(gpu_uuid=GPU), XidSeen(gpu_uuid=GPU, xid=119), health=tell(XID_109))
 

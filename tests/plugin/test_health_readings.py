@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 from health_fakes import FakeKeeper, FakeLookout
+from health_world import GPU, tell
 from polling import until
-from tesela.core.health.observations import GpuAnswers, GpuLost, NodeMissing, NodePresent, Reading
+from tesela.core.health.observations import GpuAnswers, GpuLost, NodeMissing, NodePresent, Reading, XidSeen
 from tesela.core.roster import EMPTY_ROSTER, plan_roster
 from tesela.edge.host.host import Host
 from tesela.edge.nvml import codes
@@ -210,6 +211,16 @@ def test_a_gpu_that_answers_says_so(read):
     world.read()
 
     assert world.keeper.of(GpuAnswers) == [GpuAnswers(gpu_uuid=world.uuid())]
+
+
+def test_a_pass_says_what_stood_when_it_began(read):
+    """It lasts as long as its slowest GPU, and must not take back what an event tells meanwhile."""
+    read = read("a100-40gb")
+    read.keeper.health = stood = tell(XidSeen(gpu_uuid=GPU, xid=79))
+
+    read.readings.read()
+
+    assert read.keeper.since is stood
 
 
 def test_a_lost_gpu_is_told_and_the_others_are_read(read):

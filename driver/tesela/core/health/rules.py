@@ -28,7 +28,7 @@ from tesela.core.health.model import (
     rank,
 )
 from tesela.core.health.observations import Observation
-from tesela.core.health.signals import HealthPolicy
+from tesela.core.health.signals import GONE, WEDGED, HealthPolicy
 from tesela.core.health.told import Level, Told, plan_told
 from tesela.core.model import Placement
 from tesela.core.roster import KnownGpu, Roster
@@ -40,18 +40,27 @@ _COUNTERS: Final = frozenset({Counted.VOLATILE, Counted.AGGREGATE})
 
 
 def plan_health(
-    health: NodeHealth, policy: HealthPolicy, observations: Iterable[Observation], *, roster: Roster, now_s: int
+    health: NodeHealth,
+    policy: HealthPolicy,
+    observations: Iterable[Observation],
+    *,
+    roster: Roster,
+    now_s: int,
+    since: NodeHealth | None = None,
 ) -> tuple[NodeHealth, tuple[HealthChange, ...]]:
     """The health after `observations`, and what changed for the worse or the better.
 
     The roster tells boot, module load, generation and presence of each GPU, and is asked each time: call this with no
     observation after a look at the machine. Findings that stand are read by today's policy. Those of a GPU that a
     roster of others does not know were forgotten with it. `now_s` is Unix time; a clock set back moves nothing back.
+    `since` is what stood when the observations began, None for now: a look that took its time takes back nothing
+    that was found meanwhile.
     """
-    told = plan_told(observations, health.findings, roster)
+    witnessed = _list_witnessed(health, since)
+    told = plan_told(observations, witnessed.values(), roster)
     standing: dict[Rank, Finding] = {}
     for finding in health.findings:
-        kept = _keep(finding, policy, told, roster)
+        kept = _keep(finding, witnessed.get(finding.rank), policy, told, roster)
         if kept is not None:
             standing[kept.rank] = kept
     clearances = {one.rank: one for one in health.clearances if _holds(one, policy, told, roster)}
@@ -168,8 +177,26 @@ _UNTIL: Final = {
 }
 
 
-def _keep(finding: Finding, policy: HealthPolicy, told: Told, roster: Roster) -> Finding | None:
-    """The finding as it stands after what was told, None where it goes."""
+_OF_NOW: Final = frozenset({GONE, WEDGED})
+"""What the roster and the watchdog tell is of the moment of the decision, however long the look took."""
+
+
+def _list_witnessed(health: NodeHealth, since: NodeHealth | None) -> dict[Rank, Finding]:
+    """What stood before the observations began, with what it counted then: they may speak about that alone."""
+    if since is None or since is health:
+        return {one.rank: one for one in health.findings}
+    before = {(one.rank, one.since_s): one.count for one in since.findings}
+    return {
+        one.rank: replace(one, count=min(one.count, before.get((one.rank, one.since_s), one.count)))
+        for one in health.findings
+        if (one.rank, one.since_s) in before or one.signal in _OF_NOW
+    }
+
+
+def _keep(
+    finding: Finding, witnessed: Finding | None, policy: HealthPolicy, told: Told, roster: Roster
+) -> Finding | None:
+    """The finding as it stands after what was told, None where it goes. `witnessed`: see `_list_witnessed`."""
     if roster.gpus and roster.find(finding.gpu_uuid) is None:
         return None
     row = policy.find(finding.signal)
@@ -177,19 +204,24 @@ def _keep(finding: Finding, policy: HealthPolicy, told: Told, roster: Roster) ->
         return _adopt(finding, roster)
     if row.counted is not Counted.EVENTS and finding.count < row.threshold:
         return None  # today's policy counts from further up
-    if _has_recovered(finding, row, told, roster):
+    if _has_another_life(finding, row, roster) or (witnessed is not None and _is_taken_back(witnessed, row, told)):
         return None
     return _adopt(_judge(finding, row), roster)
 
 
-def _has_recovered(finding: Finding, row: Signal, told: Told, roster: Roster) -> bool:
+def _has_another_life(finding: Finding, row: Signal, roster: Roster) -> bool:
+    """Whether the roster proves what takes it back: a boot, a load of the driver, a reset."""
     boot_id, epoch, generation = _read_life(roster, finding.gpu_uuid)
     if row.evidence in {Evidence.RESET, Evidence.BOOT} and _differ(finding.boot_id, boot_id):
         return True
-    if row.evidence is Evidence.RESET:
-        rose = 0 < finding.generation < generation
-        if rose or _differ(finding.epoch, epoch) or finding.gpu_uuid in told.resets:
-            return True
+    rose = 0 < finding.generation < generation
+    return row.evidence is Evidence.RESET and (rose or _differ(finding.epoch, epoch))
+
+
+def _is_taken_back(finding: Finding, row: Signal, told: Told) -> bool:
+    """Whether what was observed proves it."""
+    if row.evidence is Evidence.RESET and finding.gpu_uuid in told.resets:
+        return True
     level = told.levels.get((finding.gpu_uuid, finding.signal))
     if level is None or row.evidence not in _BY_READING:
         return False

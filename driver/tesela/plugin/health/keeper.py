@@ -117,13 +117,14 @@ class HealthKeeper:
         """Ask again what hangs, and look at the file, soon. Never blocks; from any thread."""
         self._loop.wake()
 
-    def observe(self, *observations: Observation) -> tuple[HealthChange, ...]:
+    def observe(self, *observations: Observation, since: NodeHealth | None = None) -> tuple[HealthChange, ...]:
         """Observations for now: what changed is on disk when this returns, or the log says why not.
 
-        Without observations it looks at the file and at the roster.
+        `since` is what stood when they began; nothing that was found meanwhile is taken back by them. Without
+        observations it looks at the file and at the roster.
         """
         with self._guard:
-            changes = self._observe(observations)
+            changes = self._observe(observations, since)
         if changes:
             for listener in self._listeners:
                 listener(changes)
@@ -136,15 +137,15 @@ class HealthKeeper:
         self.observe(*posted)
         return LOOK_S
 
-    def _observe(self, observations: tuple[Observation, ...]) -> tuple[HealthChange, ...]:
+    def _observe(self, observations: tuple[Observation, ...], since: NodeHealth | None) -> tuple[HealthChange, ...]:
         before = self._health
-        planned = self._plan(before, observations)
+        planned = self._plan(before, observations, since)
         if self._is_settled(planned):
             self._health = planned
             return ()
         try:
             with hold(self._lock(), _LOCK_S, "the health of the GPUs"):
-                self._settle(observations, planned)
+                self._settle(observations, planned, since)
         except (TryAgain, StateError) as error:
             self._health = planned
             if not differ_in_counts_only(before, planned):
@@ -163,11 +164,11 @@ class HealthKeeper:
         wait_s = self._counts_due_s - self._clock()  # longer than ever asked for where the clock was set back
         return planned == on_disk or 0 < wait_s <= COUNTS_S
 
-    def _settle(self, observations: tuple[Observation, ...], planned: NodeHealth) -> None:
+    def _settle(self, observations: tuple[Observation, ...], planned: NodeHealth, since: NodeHealth | None) -> None:
         """Put `planned` on disk, or, where somebody else wrote meanwhile, what follows from that."""
         on_disk = self._read()
         if on_disk is not None and on_disk != self._on_disk:
-            planned = self._plan(on_disk, (*self._owed, *observations))
+            planned = self._plan(on_disk, (*self._owed, *observations), since)
         if planned != on_disk:
             self._store.write_health(planned)
         self._health = self._on_disk = planned
@@ -201,10 +202,9 @@ class HealthKeeper:
         self._announcer.announce_set_aside(sentence)
         log.error("%s", sentence)
 
-    def _plan(self, health: NodeHealth, observations: tuple[Observation, ...]) -> NodeHealth:
-        told = (self._wedged(), *observations)
-        planned, _ = plan_health(health, self._policy, told, roster=self._roster(), now_s=int(self._clock()))
-        return planned
+    def _plan(self, health: NodeHealth, observations: tuple[Observation, ...], since: NodeHealth | None) -> NodeHealth:
+        told, now_s = (self._wedged(), *observations), int(self._clock())
+        return plan_health(health, self._policy, told, roster=self._roster(), now_s=now_s, since=since)[0]
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._last_problem:
