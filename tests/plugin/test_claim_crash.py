@@ -258,6 +258,7 @@ NOT_OF_A_CLAIM = {
         "host.get_numa_node",
         "host.get_pcie_root",
         "cdi.list_ours",
+        "cdi.list_readable",
         "metadata.list_claims",
     },
     "slices, whose writes have deaths of their own (test_publish_crash), and events": {

@@ -142,6 +142,17 @@ def test_broken_health_is_kept_for_people_and_begun_anew(program, ref, damage):
 
 
 @pytest.mark.parametrize("damage", [truncated, emptied, noise], ids=lambda damage: damage.__name__)
+def test_a_broken_cdi_file_is_whole_after_the_next_look(program, ref, damage):
+    """A container that restarts is refused by its runtime until then."""
+    before = json.loads(program.world.cdi_path(ref).read_text())
+    program.world.look()
+    break_files(program.world, "CDI file", damage)
+    program.world.look()
+
+    assert json.loads(program.world.cdi_path(ref).read_text()) == before
+
+
+@pytest.mark.parametrize("damage", [truncated, emptied, noise], ids=lambda damage: damage.__name__)
 def test_a_broken_cdi_file_is_whole_after_a_start(program, ref, damage):
     before = json.loads(program.world.cdi_path(ref).read_text())
     break_files(program.world, "CDI file", damage)

@@ -118,14 +118,14 @@ class Monitor:
         )
 
     def restore_files(self) -> None:
-        """Write again what vanished of the files of prepared claims."""
+        """Write again what vanished of the files of prepared claims, or cannot be loaded any more."""
         prepared = [one for one in self._node.records.list().records if one.state is ClaimState.PREPARED]
         present = self._node.workload.list_complete_claims()  # looked at last: a file is older than its record
         for record in prepared:
             if record.claim.uid in present or self._is_stale(record):
                 continue
             if recover_claim(self._node, record.claim.uid):  # else it was being given back
-                log.warning("files of claim %s vanished; they were written again", record.claim)
+                log.warning("files of claim %s vanished or broke; they were written again", record.claim)
 
     def _is_stale(self, record: ClaimRecord) -> bool:
         """Partitions of another boot or generation have no file to restore."""

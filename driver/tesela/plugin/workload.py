@@ -86,8 +86,8 @@ class WorkloadFiles:
         return record if record is not None and record.claim.uid == claim_uid else None
 
     def list_complete_claims(self) -> frozenset[str]:
-        """UIDs of the claims that have a CDI file of ours and the metadata that it mounts."""
-        return frozenset(self._cdi.list_ours()).intersection(self._metadata.list_claims())
+        """UIDs of the claims that have a CDI file of ours that a runtime can load, and the metadata that it mounts."""
+        return frozenset(self._cdi.list_readable()).intersection(self._metadata.list_claims())
 
     def list_claims(self) -> tuple[str, ...]:
         """UIDs of the claims that have any file of ours."""

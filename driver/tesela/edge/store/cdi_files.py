@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from tesela.core.errors import ClaimRefused, StateError
+from tesela.core.errors import ClaimRefused, StateError, TryAgain
 from tesela.edge.store.files import explain, read_file, remove_file, write_file
 from tesela.edge.store.records import check_uid
 
@@ -22,6 +22,7 @@ class CdiFiles:
 
     def __init__(self, cdi_dir: Path) -> None:
         self._folder = cdi_dir
+        self._readable: dict[str, tuple[int, ...]] = {}
 
     def path(self, uid: str) -> Path:
         """Where the document of claim `uid` lies."""
@@ -69,6 +70,27 @@ class CdiFiles:
             if name.startswith(_PREFIX) and name.endswith(".json")
         ]
         return tuple(sorted(uid for uid in found if _is_uid(uid)))
+
+    def list_readable(self) -> tuple[str, ...]:
+        """Those of `list_ours` that a runtime can load. A file is read again only where inode, size or time changed."""
+        seen = {uid: identity for uid in self.list_ours() if (identity := self._identify(uid)) is not None}
+        self._readable = {
+            uid: identity for uid, identity in seen.items() if self._readable.get(uid) == identity or self._loads(uid)
+        }
+        return tuple(self._readable)
+
+    def _identify(self, uid: str) -> tuple[int, ...] | None:
+        try:
+            facts = self.path(uid).stat()
+        except OSError:
+            return None  # gone meanwhile
+        return (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+    def _loads(self, uid: str) -> bool:
+        try:
+            return self.read(uid) is not None
+        except (StateError, TryAgain):
+            return False
 
 
 def _is_uid(text: str) -> bool:
