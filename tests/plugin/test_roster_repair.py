@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 from node_world import POOL
 from tesela.core.errors import StartError
+from tesela.core.health.observations import XidSeen
 from tesela.core.record import ClaimState
 from tesela.core.slices.state import PoolState
 from tesela.edge.embedded.faults import FlakyKube, unavailable
 from tesela.edge.kube.port import NODES, RESOURCE_SLICES
+from tesela.edge.store.health import HealthStore
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
 from tesela.plugin.publish import Publisher
@@ -217,3 +219,58 @@ def test_an_api_server_that_is_away_is_named(world):
     kube = FlakyKube(world.kube, unavailable(calls=9))
 
     assert "see to the API server, then start the driver again" in refusal(world, kube)
+
+
+def signals(world):
+    return [one.signal for one in HealthStore(world.state_dir).read_health().findings]
+
+
+def see_xid(world):
+    """Xid 48 on GPU 0, on disk."""
+    world.node.health.observe(XidSeen(gpu_uuid=world.uuid(0), xid=48))
+
+
+@pytest.mark.parametrize("generation", [1, 5])
+def test_a_damaged_roster_proves_no_reset(world, generation):
+    roster = store(world).read_roster()
+    store(world).write_roster(roster.replace_gpu(replace(roster.gpus[0], generation=generation)))
+    publish(world)
+    see_xid(world)
+    damage(world)
+    repair(world)
+
+    world.start()
+    world.node.health.observe()
+
+    assert signals(world) == ["xid-48"]
+
+
+@pytest.mark.parametrize("generation", [1, 5])
+def test_a_reset_after_a_damaged_roster_proves_one(world, generation):
+    roster = store(world).read_roster()
+    store(world).write_roster(roster.replace_gpu(replace(roster.gpus[0], generation=generation)))
+    publish(world)
+    see_xid(world)
+    damage(world)
+    repair(world)
+    world.start()
+    world.node.health.observe()
+    world.serve(world.claim("a", world.partition(0, "1g.5gb", 6)))
+    world.reset(0)
+
+    world.look()
+    world.node.health.observe()
+
+    assert signals(world) == []
+
+
+def test_a_damaged_roster_interrupts_no_claim(world):
+    ref = world.claim("w", "gpu-1")
+    before = world.serve(ref)
+    publish(world)
+    damage(world)
+    repair(world)
+
+    world.start()
+
+    assert world.record(ref) == before

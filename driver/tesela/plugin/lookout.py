@@ -237,8 +237,20 @@ def _list_raised(known: Roster, roster: Roster) -> tuple[str, ...]:
 def _list_surviving(known: Roster, seen: Inventory, records: Sequence[ClaimRecord]) -> tuple[str, ...]:
     live = {one.mig_uuid for one in seen.partitions}
     return tuple(
-        gpu.gpu.uuid for gpu in known.gpus if any(one.mig_uuid in live for one in _list_recorded(gpu, records))
+        gpu.gpu.uuid
+        for gpu in known.gpus
+        if any(one.mig_uuid in live for one in _list_recorded(gpu, records))
+        or _has_nothing_to_lose(known, gpu, records)
     )
+
+
+def _has_nothing_to_lose(known: Roster, gpu: KnownGpu, records: Sequence[ClaimRecord]) -> bool:
+    """Whether a GPU of a roster that was rebuilt, which knows of no boot and no load, is in no record by partitions.
+
+    That its file was damaged is no reason to tell the claims of whole GPUs that their driver was loaded anew.
+    """
+    rebuilt = known.epoch_of(gpu) == EMPTY_ROSTER.epoch
+    return rebuilt and not any(device.partitions for one in records for device in one.devices_on(gpu.gpu.uuid))
 
 
 def _list_emptied(known: Roster, seen: Inventory, records: Sequence[ClaimRecord], epoch: str) -> tuple[str, ...]:
