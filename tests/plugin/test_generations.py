@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tesela.core.claim_status import find_losses
 from tesela.core.record import ClaimState
 from tesela.edge.simulator.faults import Fault
 
@@ -278,3 +279,76 @@ def test_a_claim_half_given_back_is_no_part_of_a_reset_that_was_none(world, ref)
     answers = (world.unprepare(ref), world.unprepare(other))
 
     assert (answers, world.leftovers()) == ((None, None), [])
+
+
+def interrupted(world, ref):
+    return [device.interrupted for device in world.record(ref).devices]
+
+
+def absent_and_back(world):
+    world.machine.lose("1", absent=True)
+    world.look()
+    world.machine.reset(world.uuid(1))
+    world.look()
+
+
+@pytest.mark.parametrize("event", [reload_module, absent_and_back])
+def test_a_whole_gpu_whose_driver_went_under_it_is_still_prepared(world, event):
+    ref = world.claim("w", "gpu-1")
+    world.serve(ref)
+
+    event(world)
+
+    assert (world.record(ref).state, interrupted(world, ref)) == (ClaimState.PREPARED, [True])
+
+
+def test_a_boot_interrupts_nobody(world):
+    ref = world.claim("w", "gpu-1")
+    world.serve(ref)
+    reload_module(world)
+
+    world.reboot()
+
+    assert interrupted(world, ref) == [False]
+
+
+def test_preparing_an_interrupted_claim_again_starts_no_container_anew(world):
+    """A kubelet that was restarted asks for it; before the look of the monitor, even."""
+    ref = world.claim("w", "gpu-1")
+    world.serve(ref)
+    world.reload_module()
+    world.node.lookout.refresh()
+
+    world.serve(ref)
+
+    assert interrupted(world, ref) == [True]
+
+
+def test_the_next_claim_of_the_gpu_is_not_interrupted(world):
+    ref = world.claim("w", "gpu-1")
+    world.serve(ref)
+    reload_module(world)
+    world.unprepare(ref)
+
+    after = world.claim("v", "gpu-1")
+    world.serve(after)
+
+    assert interrupted(world, after) == [False]
+
+
+def test_admin_access_is_not_interrupted(world):
+    ref = world.claim("w", "gpu-1", adminAccess=True)
+    world.serve(ref)
+
+    reload_module(world)
+
+    assert interrupted(world, ref) == [False]
+
+
+def test_a_claim_of_a_partition_and_a_whole_gpu_is_interrupted_there_and_lost_here(world):
+    ref = world.claim("w", "gpu-1", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+
+    reload_module(world)
+
+    assert {one.reason for one in find_losses(world.record(ref)).values()} == {"Interrupted", "PartitionLost"}

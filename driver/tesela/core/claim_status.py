@@ -24,6 +24,23 @@ LOST: Final = (
     "its partition went with a boot, a reset of the GPU or by somebody's hand, and its containers cannot reach it any "
     "more; delete the pod"
 )
+INTERRUPTED: Final = (
+    "the GPU's driver was loaded anew, or the GPU went and came back, under this claim: what its containers had open "
+    "there is gone; delete the pod"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What befell a device that a claim was given, whatever its GPU is like now. `ready`: the device is still there."""
+
+    reason: str
+    message: str
+    ready: bool
+
+
+_PARTITION_LOST: Final = Loss(reason="PartitionLost", message=LOST, ready=False)
+_INTERRUPTED: Final = Loss(reason="Interrupted", message=INTERRUPTED, ready=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +73,10 @@ def plan_device_statuses(record: ClaimRecord, health: NodeHealth, *, unread: str
 
     `unread` says why nobody looks at the GPUs now, if so.
     """
-    lost = list_lost(record)
-    if record.state is not ClaimState.PREPARED and not lost:
+    losses = find_losses(record)
+    if record.state is not ClaimState.PREPARED and not losses:
         return ()
-    statuses = (_plan_one(device, health, lost=device in lost, unread=unread) for device in record.devices)
+    statuses = (_plan_one(device, health, losses.get(device), unread) for device in record.devices)
     return tuple({status.key: status for status in statuses}.values())
 
 
@@ -95,39 +112,40 @@ def is_allocated(statuses: Sequence[DeviceStatus], claim: Mapping[str, Any]) -> 
     return all(status.key in results for status in statuses)
 
 
-def list_lost(record: ClaimRecord) -> tuple[RecordedDevice, ...]:
-    """Devices whose partition the claim was given and lost (`release.render_lost`)."""
+def find_losses(record: ClaimRecord) -> dict[RecordedDevice, Loss]:
+    """The devices that the claim was given and lost, or had torn from under it (`release.render_lost`)."""
     granted = {(grant.gpu_uuid, grant.gi_id) for grant in record.grants}
+    losses = {device: _INTERRUPTED for device in record.devices if device.interrupted}
     if record.state is not ClaimState.PREPARING:
-        return ()
-    return tuple(
-        device
+        return losses
+    return losses | {
+        device: _PARTITION_LOST
         for device in record.devices
         if device.current is not None and (device.gpu_uuid, device.current.gi_id) in granted
-    )
+    }
 
 
-def _plan_one(device: RecordedDevice, health: NodeHealth, *, lost: bool, unread: str) -> DeviceStatus:
+def _plan_one(device: RecordedDevice, health: NodeHealth, loss: Loss | None, unread: str) -> DeviceStatus:
     return DeviceStatus(
         driver=DRIVER_NAME,
         pool=device.pool,
         device=device.device,
         share_id=device.share_id,
-        conditions=(_plan_healthy(device, health, lost=lost, unread=unread), _plan_ready(lost=lost)),
+        conditions=(_plan_healthy(device, health, loss, unread), _plan_ready(loss)),
         data=_list_data(device),
     )
 
 
-def _plan_ready(*, lost: bool) -> _Condition:
-    if lost:
-        return _Condition(kind=READY, status="False", reason="PartitionLost", message=LOST)
+def _plan_ready(loss: Loss | None) -> _Condition:
+    if loss is not None and not loss.ready:
+        return _Condition(kind=READY, status="False", reason=loss.reason, message=loss.message)
     return _Condition(kind=READY, status="True", reason="Prepared", message="")
 
 
-def _plan_healthy(device: RecordedDevice, health: NodeHealth, *, lost: bool, unread: str) -> _Condition:
+def _plan_healthy(device: RecordedDevice, health: NodeHealth, loss: Loss | None, unread: str) -> _Condition:
     verdict = plan_verdict(health, device.gpu_uuid, device.current.placement if device.current is not None else None)
-    if lost:
-        return _Condition(kind=HEALTHY, status="False", reason="PartitionLost", message=LOST)
+    if loss is not None:
+        return _Condition(kind=HEALTHY, status="False", reason=loss.reason, message=loss.message)
     if unread and verdict.healthy is not False:
         return _Condition(kind=HEALTHY, status="Unknown", reason="Released", message=unread)
     status = {True: "True", False: "False", None: "Unknown"}[verdict.healthy]

@@ -67,7 +67,8 @@ class RecordedDevice:
 
     `request` is the allocation's own name, `parent/sub` for a prioritized request. `boot_id` and `generation` are the
     GPU's when the partitions were made: with others, those partitions are gone. `time_slice` is the interval that was
-    applied, None where none was.
+    applied, None where none was. `interrupted` is of a whole GPU: its driver was loaded anew, or it went and came back,
+    since the claim was given it, so what its containers had open there is gone. It ends with the claim or a boot.
     """
 
     request: str
@@ -80,6 +81,7 @@ class RecordedDevice:
     generation: int
     partitions: tuple[RecordedPartition, ...] = ()
     time_slice: str | None = None
+    interrupted: bool = False
 
     @property
     def base_request(self) -> str:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from tesela.core.model import LivePartition
 from tesela.core.record import ClaimRecord, ClaimState, Grant, RecordedDevice, RecordedPartition
-from tesela.core.roster import KnownGpu
+from tesela.core.roster import KnownGpu, Roster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,49 @@ def render_lost(record: ClaimRecord) -> ClaimRecord:
         if partition.gi_id is not None
     }
     return replace(record, state=ClaimState.PREPARING, grants=tuple(sorted(lost | set(record.grants))))
+
+
+def render_interrupted(record: ClaimRecord, roster: Roster, boot_id: str) -> ClaimRecord:
+    """The record with those whole GPUs marked that were lost to their driver and came back within this boot.
+
+    A boot interrupts nobody: it ended the containers. Nor is a claim with admin access marked, which outlives many such
+    events and shares its device with whoever works there.
+    """
+    return replace(
+        record,
+        devices=tuple(
+            replace(device, interrupted=True) if _is_interrupted(device, roster, boot_id) else device
+            for device in record.devices
+        ),
+    )
+
+
+def _is_interrupted(device: RecordedDevice, roster: Roster, boot_id: str) -> bool:
+    known = roster.find(device.gpu_uuid)
+    whole = not device.partitions and not device.admin_access
+    return whole and known is not None and device.boot_id == boot_id and device.generation != known.generation
+
+
+def render_renewed(record: ClaimRecord, roster: Roster, boot_id: str) -> ClaimRecord:
+    """A claim of whole GPUs after a boot or a loss of their driver: the same devices, of today.
+
+    The caller has seen that no device with partitions is stale.
+    """
+    record = render_interrupted(record, roster, boot_id)
+    return replace(
+        record,
+        devices=tuple(
+            replace(
+                device,
+                boot_id=boot_id,
+                generation=known.generation,
+                interrupted=device.interrupted and device.boot_id == boot_id,
+            )
+            if (known := roster.find(device.gpu_uuid)) is not None
+            else device
+            for device in record.devices
+        ),
+    )
 
 
 def render_remnant(record: ClaimRecord, boot_id: str) -> ClaimRecord | None:

@@ -32,6 +32,7 @@ from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.perform import perform
 from tesela.plugin.rebuild import list_holders, read_or_rebuild
+from tesela.plugin.recover import renew
 from tesela.plugin.release import release_device, settle
 from tesela.plugin.sentence import naming
 
@@ -94,6 +95,13 @@ def _may_answer(node: Node, record: ClaimRecord) -> bool:
     )
 
 
+def _was_interrupted(node: Node, record: ClaimRecord) -> bool:
+    """Whether it is of whole GPUs whose driver was loaded anew: made anew, nobody would know of it any more."""
+    boot_id = node.host.get_boot_id()
+    same_boot = all(device.boot_id == boot_id and not device.partitions for device in record.devices)
+    return same_boot and record.state is ClaimState.PREPARED and not _may_answer(node, record)
+
+
 def _get_request(node: Node, ref: ClaimRef, deadline: Deadline) -> _Request:
     """Read the claim from the API; its UID must be the kubelet's. Every config addressed to us must decode."""
     try:
@@ -128,6 +136,8 @@ def _prepare_locked(
         node.gate.wait(gpu_uuids, deadline)
     with node.hold_gpus(gpu_uuids, deadline):
         record = node.records.read(ref.uid)
+        if record is not None and _was_interrupted(node, record):
+            record = renew(node, record)
         if record is not None and _may_answer(node, record):
             if node.lives(record):
                 with node.telemetry.phase(Phase.FILES):

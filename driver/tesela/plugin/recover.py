@@ -11,11 +11,10 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from tesela.core.errors import TeselaError, TryAgain
 from tesela.core.record import ClaimRecord, ClaimState
-from tesela.core.release import is_stale, render_lost
+from tesela.core.release import is_stale, render_interrupted, render_lost, render_renewed
 from tesela.core.sweep import is_claim_uid
 from tesela.edge.store.locks import FileLock
 from tesela.edge.store.records import UnreadableRecord
@@ -157,30 +156,20 @@ def _recover_locked(node: Node, record: ClaimRecord, deadline: Deadline) -> None
         # the instance ids that running containers may still open.
         log.warning("claim %s lost its partitions to a boot, a reset of the GPU or somebody's hand", record.claim)
         node.workload.remove(record.claim.uid)
-        node.records.write(render_lost(record))
+        node.records.write(render_lost(render_interrupted(record, roster, boot_id)))
         return
-    if stale:
-        record = _renew(node, record, boot_id)
-        for device in record.devices:
-            if device.time_slice is not None:
-                # It went with the boot, while the container that asked for it comes back.
-                node.nvidia_smi.set_time_slice(device.gpu_uuid, device.time_slice)
-        node.records.write(record)
-    node.workload.write(record)
+    node.workload.write(renew(node, record) if stale else record)
 
 
-def _renew(node: Node, record: ClaimRecord, boot_id: str) -> ClaimRecord:
-    """A whole GPU is the same after a boot: only its facts of the day change."""
-    roster = node.lookout.roster
-    return replace(
-        record,
-        devices=tuple(
-            replace(device, boot_id=boot_id, generation=known.generation)
-            if (known := roster.find(device.gpu_uuid)) is not None
-            else device
-            for device in record.devices
-        ),
-    )
+def renew(node: Node, record: ClaimRecord) -> ClaimRecord:
+    """Bring the record of a claim of whole GPUs up to this boot and generation. The caller holds the locks."""
+    renewed = render_renewed(record, node.lookout.roster, node.host.get_boot_id())
+    for device in renewed.devices:
+        if device.time_slice is not None:
+            # It went with the boot, while the container that asked for it comes back.
+            node.nvidia_smi.set_time_slice(device.gpu_uuid, device.time_slice)
+    node.records.write(renewed)
+    return renewed
 
 
 def rebuild(node: Node, damaged: UnreadableRecord) -> ClaimRecord | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tesela.core.claim_status import LOST, list_lost
+from tesela.core.claim_status import find_losses
 from tesela.core.errors import StateError, TryAgain
 from tesela.core.geometry import plan_partitions
 from tesela.core.health.model import NodeHealth
@@ -67,8 +67,8 @@ class HealthReport:
         The same report again while nothing it is made from changed: an idle driver sends it all day.
         """
         records = self._list_records()
-        lost = frozenset(device.device for record in records for device in list_lost(record))
-        facts = (self._health(), self._list_places(records), lost, describe_released(self._released()))
+        losses = _list_losses(records)
+        facts = (self._health(), self._list_places(records), losses, describe_released(self._released()))
         known, report = self._made
         if facts != known:
             report = self._render_all(*facts)
@@ -91,10 +91,11 @@ class HealthReport:
         return (*places, *dict.fromkeys(others)) if others else places
 
     def _render_all(
-        self, health: NodeHealth, places: tuple[_Place, ...], lost: frozenset[str], unread: str
+        self, health: NodeHealth, places: tuple[_Place, ...], losses: frozenset[tuple[str, str]], unread: str
     ) -> tuple[DeviceHealth, ...]:
+        messages = dict(losses)
         return tuple(
-            self._render(device, plan_verdict(health, gpu_uuid, placement), lost=device in lost, unread=unread)
+            self._render(device, plan_verdict(health, gpu_uuid, placement), messages.get(device, ""), unread)
             for device, gpu_uuid, placement in places
         )
 
@@ -106,13 +107,32 @@ class HealthReport:
             return self._last_records
         return self._last_records
 
-    def _render(self, device: str, verdict: Verdict, *, lost: bool, unread: str) -> DeviceHealth:
+    def _render(self, device: str, verdict: Verdict, loss: str, unread: str) -> DeviceHealth:
         healthy, told = verdict.healthy, [verdict.message] if verdict.message else []
-        if lost:
-            healthy, told = False, [LOST, *told]
+        if loss:
+            healthy, told = False, [loss, *told]
         elif unread and healthy is not False:
             healthy, told = None, [unread, *told]
         return DeviceHealth(pool=self._pool, device=device, healthy=healthy, message="; ".join(told))
+
+
+def _list_losses(records: Sequence[ClaimRecord]) -> frozenset[tuple[str, str]]:
+    """Devices that a claim lost, with what befell them.
+
+    The kubelet asks by the device's name alone. Where an admin-access claim lost what another claim has again, the
+    device is as that one has it.
+    """
+    losses: dict[tuple[str, bool], str] = {}
+    well: set[str] = set()
+    for record in sorted(records, key=lambda one: one.claim.uid):
+        found = find_losses(record)
+        losses.update({(device.device, device.admin_access): loss.message for device, loss in found.items()})
+        well.update(one.device for one in record.devices if one not in found and not one.admin_access)
+    return frozenset(
+        (device, message)
+        for (device, admin), message in losses.items()
+        if not admin or (device not in well and (device, False) not in losses)
+    )
 
 
 def _list_known_places(roster: Roster) -> tuple[_Place, ...]:
