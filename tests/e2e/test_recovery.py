@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from e2e.harness.driver import Driver, is_pool_complete, list_cdi_files, list_slices
 from e2e.harness.identity import create_identity
 from e2e.harness.node import Node
@@ -57,54 +56,6 @@ def test_pods_that_end_while_the_driver_is_dead_are_tidied_up_after_its_restart(
     work.wait_gone("a", "b")
 
     node.wait_clean()
-
-
-def kill_inside(node: Node, function: str) -> None:
-    """SIGKILL while an NVML call hangs, which then has its effect: a kernel ends a call before it ends its process."""
-    simulator = node.simulator
-    wait_until(f"{function} is under way", lambda: (function, "hung") in simulator.list_calls(), timeout_s=30)
-    node.driver.kill()
-    simulator.run("release")
-    wait_until(f"{function} is done", lambda: not simulator.list_calls(), timeout_s=30)
-
-
-@pytest.mark.parametrize(
-    ("function", "whole"),
-    [("nvmlDeviceCreateGpuInstanceWithPlacement", False), ("nvmlGpuInstanceCreateComputeInstance", True)],
-)
-def test_a_prepare_cut_short_by_a_kill_is_done_once_after_the_restart(
-    node: Node, work: Namespace, function: str, whole: bool
-) -> None:
-    node.simulator.run("hang", function)
-    work.apply(ONE, pod("cut"))
-    kill_inside(node, function)
-    left = [seen.complete for seen in node.simulator.list_partitions()]
-
-    node.driver.start()
-    work.wait_running("cut")
-
-    uuids = [seen.uuid for seen in node.simulator.list_partitions()]
-    assert (left, uuids) == ([whole], [work.environment("cut")[UUIDS]])
-
-
-@pytest.mark.parametrize(
-    ("function", "rest"), [("nvmlComputeInstanceDestroy", [False]), ("nvmlGpuInstanceDestroy", [])]
-)
-def test_an_unprepare_cut_short_by_a_kill_is_finished_after_the_restart(
-    node: Node, work: Namespace, function: str, rest: list[bool]
-) -> None:
-    work.apply(ONE, pod("cut"))
-    work.wait_running("cut")
-    node.simulator.run("hang", function)
-    work.delete("cut")
-    kill_inside(node, function)
-    left = [seen.complete for seen in node.simulator.list_partitions()]
-
-    node.driver.start()
-    work.wait_gone("cut")
-
-    node.wait_clean()
-    assert left == rest
 
 
 def test_a_pod_that_came_while_the_driver_was_dead_runs_after_its_restart(node: Node, work: Namespace) -> None:

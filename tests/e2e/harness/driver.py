@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from e2e.harness.build import HarnessError
@@ -26,12 +27,16 @@ class Driver:
         self.arguments = arguments
         self.start()
 
-    def start(self) -> None:
-        """Starts the process, also again after its end, and returns when the kubelet has registered it."""
+    def start(self, *, through: Sequence[str | Path] = ()) -> None:
+        """Starts the process, also again after its end, and returns when the kubelet has registered it.
+
+        `through` is a command that runs the command which follows it.
+        """
         kubelet = self.cluster.processes["kubelet"]
         before = kubelet.log.stat().st_size
         host = self.simulator.host
         argv: list[str | Path] = [
+            *through,
             find_tesela(),
             "plugin",
             f"--node-name={NODE}",
