@@ -136,6 +136,7 @@ def test_a_harmless_row_that_condemns_now_keeps_new_claims_away():
     [
         ((Override(signal="xid", state=HealthState.HEALTHY),), r"health.signals\[0\].signal: there is no signal 'xid'"),
         ((Override(signal="gone", threshold=2),), r"health.signals\[0\].threshold: gone is a state"),
+        ((Override(signal="xid-48", evidence=Evidence.READING),), r"health.signals\[0\].recovery: xid-48 is an event"),
         ((Override(signal="xid-13", effect=Effect.NO_EXECUTE),), r"health.signals\[0\].effect: xid-13 is healthy"),
         ((Override(signal="xid-1", threshold=2), Override(signal="xid-1", threshold=3)), r"signals\[1\].* named twice"),
     ],

@@ -333,6 +333,8 @@ def apply_overrides(
 
 def _override(row: Signal, override: Override, effects: Mapping[HealthState, Effect], path: str) -> Signal:
     state = override.state or row.state
+    if override.evidence is Evidence.READING and row.counted is Counted.EVENTS:
+        raise DocumentError(f"{path}.recovery", f"{row.name} is an event and reads nothing: give reset, boot or person")
     if override.threshold is not None and row.counted is Counted.STATE:
         raise DocumentError(f"{path}.threshold", f"{row.name} is a state and has no threshold: remove it")
     if state is not HealthState.HEALTHY:
