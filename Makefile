@@ -49,12 +49,13 @@ test-nvml-sanitized: nvml-needs nvml-sim $(VENV)/.strangers ## the library under
 fuzz: setup nvml-sim ## looks for new bad input to the simulator and the library, FUZZ_MINUTES=10
 	PYTHONPATH=tests $(BIN)/python -m nvml.fuzz $(FUZZ_MINUTES)
 
-lint: setup ## ruff, mypy --strict, import rules, drift of the generated stubs
+lint: setup ## ruff, mypy --strict, import rules, drift of what is generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python daemonset/monitoring/generate.py --check
 
 format: setup ## rewrites files as lint wants them
 	$(BIN)/ruff check --fix .

@@ -27,6 +27,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
     DataSourceRef,
     DataTransformerConfig,
+    VariableOption,
     VariableRefresh,
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
@@ -72,17 +73,16 @@ def render(board: Board) -> str:
 
 
 def _build_variable(variable: Variable) -> dashboards.QueryVariable:
-    return (
+    built = (
         dashboards.QueryVariable(variable.name)
         .label(variable.label)
         .datasource(SOURCE)
         .query({"query": variable.query, "refId": variable.name})
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .multi(variable.several)
-        .include_all(variable.several)
-        .all_value(".*" if variable.several else "")
-        .current({"text": ["All"], "value": ["$__all"]} if variable.several else {})
     )
+    if variable.several:
+        built.multi(True).include_all(True).all_value(".*").current(VariableOption(text=["All"], value=["$__all"]))
+    return built
 
 
 def _build_panel(panel: Panel) -> stat.Panel | table.Panel | timeseries.Panel:

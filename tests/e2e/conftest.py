@@ -106,8 +106,9 @@ def identity(cluster: Cluster) -> Identity:
 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Node]:
-    """The module's GPUs, as in its GPUS, and one driver."""
-    node = Node(cluster, f"plugin-{next(_numbers)}", request.module.GPUS)
+    """The module's GPUs, as in its GPUS, and one driver, with what ARGUMENTS has where it is there."""
+    arguments = getattr(request.module, "ARGUMENTS", ())
+    node = Node(cluster, f"plugin-{next(_numbers)}", request.module.GPUS, arguments)
     try:
         yield node
     finally:

@@ -182,6 +182,11 @@ class Counting(SimulatedNvml):
         self.out += 1
         return sample
 
+    def get_mig_gpm_sample(self, gpu_uuid, gi_id):
+        sample = super().get_mig_gpm_sample(gpu_uuid, gi_id)
+        self.out += 1
+        return sample
+
     def free_gpm_sample(self, sample):
         super().free_gpm_sample(sample)
         self.out -= 1
@@ -252,6 +257,43 @@ def test_a_gpu_without_gpm_is_asked_once(open_nvml):
     told = [source.get_sm_activity(whole(uuid)) for _ in range(2)]
 
     assert (told, source._without_gpm) == ([None, None], {uuid})
+
+
+@pytest.fixture
+def partitioned(open_nvml):
+    """NVML of an H100 with a partition that a claim holds, and that partition."""
+    nvml, uuid = open_nvml("h100-80gb:mig")
+    profile = nvml.get_gpu_instance_profile_info(uuid, 0)
+    place = nvml.get_gpu_instance_possible_placements(uuid, profile.profile_id)[0]
+    gi_id = nvml.create_gpu_instance(uuid, profile.profile_id, place).gi_id
+    inner = nvml.get_compute_instance_profile_info(uuid, gi_id, 0)
+    device = nvml.create_compute_instance(uuid, gi_id, inner.profile_id)
+    return nvml, device, replace(whole(uuid), uuid=device.mig_uuid, profile="1g.10gb", gi_id=gi_id)
+
+
+def test_a_partition_tells_its_own_activity(partitioned):
+    nvml, _, held = partitioned
+    now = [0.0]
+    source = NvmlUsage(nvml, clock=lambda: now[0])
+    first = source.get_sm_activity(held)
+    now[0] = 15.0
+
+    assert (first, source.get_sm_activity(held)) == (None, 0.0)
+
+
+def test_a_partition_that_went_between_two_samples_is_unknown_and_leaves_none_out(partitioned):
+    nvml, device, held = partitioned
+    now = [0.0]
+    source = NvmlUsage(nvml, clock=lambda: now[0])
+    source.get_sm_activity(held)
+    nvml.destroy_compute_instance(held.gpu_uuid, device.gi_id, device.ci_id)
+    nvml.destroy_gpu_instance(held.gpu_uuid, device.gi_id)
+    now[0] = 15.0
+
+    with pytest.raises(NvmlError):
+        source.get_sm_activity(held)
+
+    assert nvml.out == 0
 
 
 def test_a_mig_device_tells_its_own_memory(world):

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import venv
@@ -76,17 +77,21 @@ def install_packages() -> None:
         raise HarnessError(
             f"missing: {' '.join(missing)}; run this as root, or `apt-get install {' '.join(missing)}` first"
         )
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with step(f"installing {' '.join(missing)}"):
         for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *missing]):
-            done = subprocess.run(
-                command, check=False, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
-            )
-            if done.returncode:
-                raise HarnessError(f"`{' '.join(command)}` failed:\n{(done.stdout + done.stderr)[-2000:]}")
+            _run_apt(command)
     still = list_missing_packages()
     if still:
         raise HarnessError(f"installed, yet not found: {' '.join(still)}")
+
+
+def _run_apt(command: Sequence[str], cwd: Path | None = None) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(
+        command, check=False, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise HarnessError(f"`{' '.join(command)}` failed:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
 def get_go() -> Path:
@@ -107,6 +112,28 @@ def get_go() -> Path:
             for program in (*found_go.parent.iterdir(), *(tool for tool in tools if tool.is_file())):
                 program.chmod(0o755)
     return found_go
+
+
+def get_prometheus() -> Path:
+    """The folder of `prometheus` and `promtool`: the machine's, else those of Debian's package.
+
+    It is unpacked into the cache and not installed, because installing it starts a service.
+    """
+    found = {name: find_program(name) for name in ("prometheus", "promtool")}
+    if found["prometheus"] and found["promtool"]:
+        return Path(found["prometheus"]).parent
+    if shutil.which("apt-get") is None:
+        raise HarnessError("this machine has no apt-get: put `prometheus` and `promtool` on the PATH by hand")
+    home = get_cache() / "prometheus-debian"
+    with _lock(home.with_suffix(".lock")):
+        if not home.is_dir():
+            with step("unpacking Debian's prometheus"), tempfile.TemporaryDirectory(dir=get_cache()) as scratch:
+                _run_apt(["apt-get", "update"])
+                _run_apt(["apt-get", "download", "prometheus"], cwd=Path(scratch))
+                package = next(Path(scratch).glob("*.deb"))
+                subprocess.run(["dpkg-deb", "--extract", package, Path(scratch, "tree")], check=True)
+                Path(scratch, "tree", "usr", "bin").rename(home)
+    return home
 
 
 def build_cluster() -> Path:
@@ -210,6 +237,7 @@ def prepare() -> Path:
     install_packages()
     build_go(ALLOCATOR_MODULE, ["."])
     copy_kubelet_protocols()
+    get_prometheus()
     return build_cluster()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Sequence
 
 from e2e.harness.cluster import Cluster
 from e2e.harness.driver import DRIVER, Driver, is_pool_complete, list_cdi_files, list_records, list_slices
@@ -14,18 +15,19 @@ from tesela.edge.kube.port import RESOURCE_SLICES
 
 
 class Node:
-    """The simulator and the driver on the cluster's node."""
+    """The simulator and the driver on the cluster's node; `arguments` are the driver's, besides those it needs."""
 
-    def __init__(self, cluster: Cluster, name: str, gpus: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, gpus: str, arguments: Sequence[str] = ()) -> None:
         self.cluster = cluster
         self.gpus = gpus
+        self.arguments = tuple(arguments)
         self._identity = create_identity(cluster, name)
         self._open()
 
     def _open(self) -> None:
         self.simulator = Simulator(self.cluster, self.gpus)
         try:
-            self.driver = Driver(self.cluster, self.simulator, self._identity)
+            self.driver = Driver(self.cluster, self.simulator, self._identity, *self.arguments)
             self.wait_published()
         except BaseException:
             self.close()
