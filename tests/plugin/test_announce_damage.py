@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 from node_world import POOL
+from polling import until
 from tesela.core.model import ClaimRef
-from tesela.edge.kube.port import NODES
+from tesela.edge.kube.port import EVENTS, NODES
 from tesela.edge.store.records import RecordStore
+from tesela.edge.store.released import ReleasedStore
 from tesela.edge.store.roster import RosterStore
+from tesela.plugin.release_gpu import ReleaseFiles
 from tesela.plugin.roster_repair import repair_roster
+from watched_program import Watched
 
 
 @dataclass
@@ -87,3 +91,24 @@ def test_damaged_health_is_told(world, heard):
     path.write_text("{")
     keeper.observe()
     assert [str(path.parent / "aside") in sentence for sentence, _ in heard.aside] == [True]
+
+
+def test_a_damaged_request_to_release_nvml_is_told_and_counted(short_path):
+    node = Watched(short_path, "a100-40gb*1")
+    node.start()
+    (node.config.state_dir / "released.json").write_text("{")
+    try:
+        assert node.becomes("tesela_records_set_aside_total", (), 1)
+        assert until(lambda: [one["reason"] for one in node.world.kube.list(EVENTS).items] == ["RecordSetAside"], 20)
+    finally:
+        node.close()
+
+
+def test_what_was_set_aside_before_anybody_listened_is_told_then(world):
+    store = ReleasedStore(world.state_dir)
+    store.path.write_text("{")
+    files = ReleaseFiles(store, world.node.locks, world.kube, POOL)
+    files.read()
+    told = []
+    files.listen(told.append)
+    assert ["aside/released.1.json" in sentence for sentence in told] == [True]

@@ -95,8 +95,12 @@ def build_parts(
     on_registered: Callable[[bool, str], None],
     on_failure: Callable[[Exception], None],
     telemetry: Telemetry = SILENT,
+    release_files: ReleaseFiles | None = None,
 ) -> Parts:
-    """All parts over real files and these backends. StartError: a file of ours or a setting makes a start senseless."""
+    """All parts over real files and these backends. StartError: a file of ours or a setting makes a start senseless.
+
+    `release_files` are those that this process looked at before, if any.
+    """
     announcer = Announcer(kube, config.node_name)
     node = build_node(config, kube, nvml, telemetry, announcer)
     publisher = _build_publisher(node, lambda: release.released)
@@ -110,7 +114,9 @@ def build_parts(
     recovery = Recovery(node)
     observers = build_observers(node, nvml, recovery, on_change=on_change)
     sweeper = Sweeper(node, recovery, SweepStore(config.state_dir), on_change=on_change)
-    release = build_release(config, kube, nvml, on_change=on_change, on_failure=on_failure)
+    files = release_files or build_release_files(config, kube)
+    files.listen(partial(_tell_set_aside, node))
+    release = build_release(config, files, nvml, on_change=on_change, on_failure=on_failure)
     node.health.listen(lambda changes: announcer.announce_health(changes, node.lookout.roster, records))
     usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
     server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
@@ -189,9 +195,14 @@ def build_release_files(config: PluginConfig, kube: Kube) -> ReleaseFiles:
     return ReleaseFiles(ReleasedStore(config.state_dir), FileLocks(config.state_dir), kube, config.node_name)
 
 
+def _tell_set_aside(node: Node, sentence: str) -> None:
+    node.telemetry.count_record_set_aside()
+    node.announcer.announce_set_aside(sentence)
+
+
 def build_release(
     config: PluginConfig,
-    kube: Kube,
+    files: ReleaseFiles,
     nvml: WatchedNvml,
     *,
     on_change: Callable[[str], None],
@@ -200,7 +211,7 @@ def build_release(
     """Who closes NVML when asked to. Only the host's library can be replaced under this process."""
     return GpuRelease(
         nvml,
-        build_release_files(config, kube),
+        files,
         OpenMark(FileLocks(config.state_dir).folder),
         on_change=on_change,
         on_failure=on_failure,

@@ -30,7 +30,7 @@ from tesela.plugin.config import PluginConfig
 from tesela.plugin.driver_wait import init_nvml
 from tesela.plugin.observability import Observability
 from tesela.plugin.publish import REGISTERED
-from tesela.plugin.release_gpu import may_open
+from tesela.plugin.release_gpu import ReleaseFiles, may_open
 from tesela.plugin.snapshot import read_snapshot
 
 log = logging.getLogger(__name__)
@@ -62,11 +62,12 @@ def run_plugin(config: PluginConfig) -> int:
 def _run_watched(
     config: PluginConfig, kube: KubeClient, nvml: WatchedNvml, watched: Observability, stop: threading.Event
 ) -> int:
-    if may_open(nvml, build_release_files(config, kube)):
+    files = build_release_files(config, kube)
+    if may_open(nvml, files):
         library = LibraryFile() if config.nvml == "real" else None
         if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop, library=library):
             return 0
-    plugin = Plugin(config, kube, nvml, on_failed=stop.set, telemetry=watched.telemetry)
+    plugin = Plugin(config, kube, nvml, on_failed=stop.set, telemetry=watched.telemetry, release_files=files)
     plugin.show(watched)
     return serve(plugin, stop)
 
@@ -93,6 +94,7 @@ class Plugin:
         *,
         on_failed: Callable[[], None] = lambda: None,
         telemetry: Telemetry = SILENT,
+        release_files: ReleaseFiles | None = None,
     ) -> None:
         self.failed = threading.Event()
         self.registered = threading.Event()
@@ -100,7 +102,13 @@ class Plugin:
         self._has_looked = False
         self._nvml = nvml
         self._parts = build_parts(
-            config, kube, nvml, on_registered=self._on_registered, on_failure=self._fail, telemetry=telemetry
+            config,
+            kube,
+            nvml,
+            on_registered=self._on_registered,
+            on_failure=self._fail,
+            telemetry=telemetry,
+            release_files=release_files,
         )
         self.node = self._parts.node
         self.publisher = self._parts.publisher

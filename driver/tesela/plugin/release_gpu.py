@@ -81,6 +81,14 @@ class ReleaseFiles:
         self._kube = kube
         self.node_name = node_name
         self._last = NOT_RELEASED
+        self._tell_set_aside: Callable[[str], None] | None = None
+        self._untold: list[str] = []
+
+    def listen(self, tell: Callable[[str], None]) -> None:
+        """`tell` hears of every file that was or is set aside, in a sentence; it must not block."""
+        self._tell_set_aside, untold, self._untold = tell, self._untold, []
+        for sentence in untold:
+            tell(sentence)
 
     def read(self) -> Released:
         """What the file says. One of another release asks for the same; one that is damaged says what it said last.
@@ -93,8 +101,9 @@ class ReleaseFiles:
             foreign = Request(source=Source.COMMAND, reason=str(error), requested_by="another release", since_s=0)
             self._last = Released(requests=(foreign,))
         except StateError as error:
-            kept = self._store.set_aside()
-            log.error("%s: %s; it is kept as %s", self._store.path, error, kept)  # noqa: TRY400 - the sentence is enough
+            sentence = f"{self._store.path}: {error}; it is kept as {self._store.set_aside()}"
+            log.error("%s", sentence)  # noqa: TRY400 - the sentence is enough
+            (self._tell_set_aside or self._untold.append)(sentence)
             self._store.write(self._last)
         return self._last
 
