@@ -306,8 +306,8 @@ def test_what_was_seen_before_the_roster_was_known_belongs_to_the_first_life_tol
         (GpuLost(gpu_uuid=GPU), GpuAnswers(gpu_uuid=GPU)),
         (NodeMissing(gpu_uuid=GPU, path="/dev/nvidia0"), NodePresent(gpu_uuid=GPU)),
         (ModeHeld(gpu_uuid=GPU, wants_mig=True, holder="python (7)"), ModeFree(gpu_uuid=GPU)),
-        (Wedged(gpu_uuids=frozenset({GPU})), Wedged(gpu_uuids=frozenset({OTHER}))),
-        (Wedged(whole_node=True), Wedged()),
+        (Wedged(gpu_uuids=frozenset({GPU})), Wedged(gpu_uuids=frozenset({OTHER}), ended=frozenset({GPU}))),
+        (Wedged(gpu_uuids=frozenset({GPU})), GpuAnswers(gpu_uuid=GPU)),
         (Reading(gpu_uuid=GPU, fabric_state=2), Reading(gpu_uuid=GPU, fabric_state=3)),
         (Reading(gpu_uuid=GPU, remap_pending=True), Reading(gpu_uuid=GPU, remap_pending=False)),
         (Reading(gpu_uuid=GPU, recovery_action=5), Reading(gpu_uuid=GPU, recovery_action=0)),
@@ -393,3 +393,15 @@ def test_a_clock_set_back_moves_nothing_back():
     after = tell(XID_109, health=tell(XID_109), now_s=NOW_S - 5000)
 
     assert [(one.since_s, one.last_s, one.count) for one in after.findings] == [(NOW_S, NOW_S, 2)]
+
+
+def test_a_process_that_hangs_nowhere_says_nothing_of_the_hangs_of_another():
+    health = tell(Wedged(gpu_uuids=frozenset({GPU})))
+
+    assert tell(Wedged(), health=health) == health
+
+
+def test_a_gpu_that_answers_another_call_hangs_nonetheless():
+    hangs, answers = Wedged(gpu_uuids=frozenset({GPU})), GpuAnswers(gpu_uuid=GPU)
+
+    assert [signals_of(tell(*told)) for told in ((hangs, answers), (answers, hangs))] == [["wedged"], ["wedged"]]

@@ -165,6 +165,27 @@ def test_a_call_that_hangs_fences_its_gpu_until_it_returns(kept):
     assert (hanging, kept.keeper.fences()) == (["gpu.nvidia.com/wedged"], ())
 
 
+def test_a_process_beside_one_that_hangs_does_not_call_its_gpu_well(kept):
+    """They called it well and hanging by turns, every two seconds."""
+    kept.wedged = Wedged(gpu_uuids=frozenset({ONE}))
+    kept.keeper.observe()
+    kept.wedged = Wedged()
+
+    kept.other().observe()
+
+    assert kept.on_disk() == {"wedged": 1}
+
+
+def test_a_new_process_calls_a_gpu_well_that_answers(kept):
+    kept.wedged = Wedged(gpu_uuids=frozenset({ONE}))
+    kept.keeper.observe()
+    kept.wedged = Wedged()
+
+    kept.other().observe(GpuAnswers(gpu_uuid=ONE))
+
+    assert kept.on_disk() == {}
+
+
 def test_what_is_posted_is_taken_soon(kept):
     kept.keeper.start()
 

@@ -73,13 +73,15 @@ class GpuAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wedged:
-    """All GPUs inside which a call of NVML hangs now; `whole_node` where NVML as a whole is suspect.
+    """All GPUs inside which a call of this process hangs now; `whole_node` where NVML as a whole is suspect.
 
-    It is the whole truth of that moment: a GPU that is not named hangs no longer.
+    `ended` are those of which that was said before and is not so any more. Of the others this process knows nothing: it
+    may have begun just now, or another one's call may hang. That a GPU hangs no longer is told by `GpuAnswers`, too.
     """
 
     gpu_uuids: frozenset[str] = frozenset()
     whole_node: bool = False
+    ended: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

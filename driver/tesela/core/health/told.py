@@ -79,22 +79,23 @@ def _tell(told: Told, seen: Observation, standing: tuple[Finding, ...], roster: 
         case ResetSeen():
             told.resets.add(seen.gpu_uuid)
         case Wedged():
-            uuids = {one.gpu_uuid for one in standing} | {known.gpu.uuid for known in roster.gpus} | seen.gpu_uuids
-            for uuid in uuids:
-                hangs = seen.whole_node or uuid in seen.gpu_uuids
-                told.levels[uuid, signals.WEDGED] = SO if hangs else CLEAR
+            everyone = {one.gpu_uuid for one in standing} | {known.gpu.uuid for known in roster.gpus}
+            hanging = seen.gpu_uuids | (everyone if seen.whole_node else frozenset())
+            told.levels.update({(uuid, signals.WEDGED): CLEAR for uuid in seen.ended - hanging})
+            told.levels.update({(uuid, signals.WEDGED): SO for uuid in hanging})
+        case GpuAnswers():
+            told.levels[seen.gpu_uuid, signals.GPU_LOST] = CLEAR
+            told.levels.setdefault((seen.gpu_uuid, signals.WEDGED), CLEAR)
         case _:
             signal, level = _weigh(seen)
             told.levels[seen.gpu_uuid, signal] = level
 
 
-def _weigh(seen: GpuLost | GpuAnswers | NodeMissing | NodePresent | ModeHeld | ModeFree) -> tuple[str, Level]:
+def _weigh(seen: GpuLost | NodeMissing | NodePresent | ModeHeld | ModeFree) -> tuple[str, Level]:
     """The signal and level of a condition that one observation tells whole."""
     match seen:
         case GpuLost():
             return signals.GPU_LOST, SO
-        case GpuAnswers():
-            return signals.GPU_LOST, CLEAR
         case NodeMissing():
             meaning = f"the device node {seen.path} is missing"
             return signals.DEVICE_NODE, Level(value=1, detail=f"{seen.path}-missing", meaning=meaning)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tesela.core.errors import OtherRelease, StateError, TryAgain
@@ -66,6 +67,7 @@ class HealthKeeper:
         self._clock = clock
         self._guard = threading.Lock()
         self._health = self._on_disk = ALL_HEALTHY
+        self._hung: frozenset[str] = frozenset()
         self._counts_due_s = 0.0
         self._owed: deque[Observation] = deque(maxlen=_MOST_OWED)
         self._posted: deque[Observation] = deque(maxlen=_MOST_POSTED)
@@ -139,13 +141,14 @@ class HealthKeeper:
 
     def _observe(self, observations: tuple[Observation, ...], since: NodeHealth | None) -> tuple[HealthChange, ...]:
         before = self._health
-        planned = self._plan(before, observations, since)
+        told = (self._look_for_hangs(), *observations)
+        planned = self._plan(before, told, since)
         if self._is_settled(planned):
             self._health = planned
             return ()
         try:
             with hold(self._lock(), _LOCK_S, "the health of the GPUs"):
-                self._settle(observations, planned, since)
+                self._settle(told, planned, since)
         except (TryAgain, StateError) as error:
             self._health = planned
             if not differ_in_counts_only(before, planned):
@@ -203,8 +206,14 @@ class HealthKeeper:
         log.error("%s", sentence)
 
     def _plan(self, health: NodeHealth, observations: tuple[Observation, ...], since: NodeHealth | None) -> NodeHealth:
-        told, now_s = (self._wedged(), *observations), int(self._clock())
-        return plan_health(health, self._policy, told, roster=self._roster(), now_s=now_s, since=since)[0]
+        now_s = int(self._clock())
+        return plan_health(health, self._policy, observations, roster=self._roster(), now_s=now_s, since=since)[0]
+
+    def _look_for_hangs(self) -> Wedged:
+        """What hangs, and what this process called hanging and is no more: another one's hangs are not its to end."""
+        now, before = self._wedged(), self._hung
+        self._hung = now.gpu_uuids.union(known.gpu.uuid for known in self._roster().gpus if now.whole_node)
+        return replace(now, ended=before - self._hung)
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._last_problem:
