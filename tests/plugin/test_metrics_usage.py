@@ -122,6 +122,17 @@ def test_nothing_is_asked_while_nobody_scrapes(sample):
     assert not until(lambda: source.kept, 0.1)
 
 
+def test_a_turn_that_no_scrape_asked_for_asks_nothing_and_gives_everything_back(sample):
+    source = Source()
+    sampler = sample(source)
+    sampler.read(20)
+    source.may_answer.clear()  # a question would not come back
+
+    sampler._turn()
+
+    assert source.kept == set()
+
+
 def test_before_nvml_closes_everything_is_given_back(sample):
     source = Source()
     sampler = sample(source)

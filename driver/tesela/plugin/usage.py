@@ -30,8 +30,8 @@ T = TypeVar("T")
 PATIENCE_S: Final = 1.0
 _FRESH_S: Final = 60.0
 _LOOK_TIMEOUT_S: Final = 5.0
-_REST_S: Final = 3600.0
-"""Nobody asks in between but a scrape, which wakes the thread."""
+_REST_S: Final = 600.0
+"""A scrape wakes the thread. One that wakes by itself knows that nobody has scraped for this long."""
 
 
 class UsageSource(Protocol):
@@ -75,6 +75,7 @@ class UsageSampler:
         self._clock = clock
         self._sampled = threading.Condition()
         self._sample = _Sample()
+        self._wanted = False
         self._loop = Loop("usage", self._turn, first_s=_REST_S)
 
     def start(self) -> None:
@@ -106,8 +107,9 @@ class UsageSampler:
     def read(self, patience_s: float = PATIENCE_S) -> tuple[Usage, ...]:
         """The figures of this moment; after `patience_s` those of before, if they are fresh enough, else none."""
         asked_s = self._clock()
-        self._loop.wake()
         with self._sampled:
+            self._wanted = True
+            self._loop.wake()
             self._sampled.wait_for(lambda: self._sample.at_s >= asked_s, patience_s)
             sample = self._sample
         return sample.usage if self._clock() - sample.at_s <= _FRESH_S else ()
@@ -122,6 +124,11 @@ class UsageSampler:
         return tuple(one for uuid in uuids for one in found.get(uuid, ()))
 
     def _turn(self) -> float:
+        with self._sampled:
+            wanted, self._wanted = self._wanted, False
+        if not wanted:
+            self._source.keep(())  # nobody scrapes, or no more: NVML is not asked, and keeps nothing for us
+            return _REST_S
         at_s = self._clock()
         usage = self.look()
         with self._sampled:
