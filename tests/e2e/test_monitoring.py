@@ -18,6 +18,7 @@ from e2e.harness.node import Node
 from e2e.harness.pods import Namespace, render_claim, render_claim_spec, render_pod, render_request
 from e2e.harness.processes import wait_until
 from e2e.harness.prometheus import MONITORING, Prometheus
+from tesela.edge.kube.port import Json
 
 GPUS = "h100-80gb*2"
 ARGUMENTS = ("--metrics-port=9400", "--metrics-address=127.0.0.1")
@@ -26,9 +27,14 @@ ON_GPU = 'device.attributes["gpu.nvidia.com"].index == {}'
 SEEN_S = 30  # two scrapes, an evaluation, and a busy machine
 VARIABLES = {"$__rate_interval": "10m", "$node": NODE, "$gpu": ".*", "$namespace": ".*", "$claim": ".*"}
 BOARDS = ("tesela-fleet", "tesela-node")
-RULES = [
-    rule for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
-]
+
+
+def read_rules(file: str) -> list[Json]:
+    """Every rule of a rule file that is shipped."""
+    return [rule for group in yaml.safe_load((MONITORING / file).read_text())["groups"] for rule in group["rules"]]
+
+
+RULES = read_rules("alerts.yaml")
 
 
 def list_panels() -> Iterator[tuple[str, str, str]]:
@@ -162,6 +168,11 @@ def test_the_failed_prepare_is_counted_by_its_cause(scene: Scene) -> None:
     failed = 'sum by (cause) (increase(tesela_claim_failures_total{verb="prepare"}[10m])) > 0'
 
     assert "nvml" in [one["cause"] for one in scene.wait_series(failed)]
+
+
+@pytest.mark.parametrize("name", sorted({rule["record"] for rule in read_rules("old-names.yaml")}))
+def test_every_old_name_is_recorded(scene: Scene, name: str) -> None:
+    assert scene.wait_series(name)
 
 
 def test_old_names_tell_the_same(scene: Scene) -> None:

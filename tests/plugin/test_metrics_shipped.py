@@ -16,6 +16,7 @@ import pytest
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from tesela.cli.main import VERBS
 from tesela.edge.telemetry.catalogue import BY_NAME, METRICS, Kind
@@ -104,10 +105,10 @@ def drop_nulls(value):
 
 
 @pytest.mark.parametrize(("name", "panel"), [pytest.param(*one, id=f"{one[0]}: {one[1]['title']}") for one in PANELS])
-def test_a_panel_explains_itself(name, panel):
-    texts = (panel["title"], panel["description"], panel["fieldConfig"]["defaults"]["unit"])
+def test_a_panel_explains_itself_in_a_unit_of_grafana_s(name, panel):
+    unit = panel["fieldConfig"]["defaults"]["unit"]
 
-    assert all(texts)
+    assert (bool(panel["title"]), bool(panel["description"]), unit in vars(units).values()) == (True, True, True)
 
 
 def test_no_data_source_is_named():
