@@ -64,6 +64,12 @@ def test_anothers_condition_in_our_entry_is_not_looked_at():
     assert not differ(entries, [{**entry, "conditions": [added, *entry["conditions"]]}])
 
 
+def test_what_others_add_to_our_condition_is_not_looked_at():
+    (entry,) = entries = render(record("d"))
+    added = [{**one, "observedGeneration": 3} for one in entry["conditions"]]
+    assert not differ(entries, [{**entry, "conditions": added}])
+
+
 def test_a_changed_condition_differs():
     (entry,) = entries = render(record("d"))
     assert differ(entries, [{**entry, "conditions": [{**one, "status": "False"} for one in entry["conditions"]]}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from tesela.core.errors import ApiError
 from tesela.core.health.model import ALL_HEALTHY, Effect, Evidence, Finding, HealthState, NodeHealth
 from tesela.edge.embedded.faults import Fault, FlakyKube, unavailable
 from tesela.edge.kube.port import RESOURCE_CLAIMS
+from tesela.edge.telemetry.logs import JsonFormatter
 from tesela.plugin.claim_status import ClaimStatusWriter, StatusPace
 
 NOW_S = 1_700_000_000
@@ -316,6 +318,45 @@ def test_one_claim_that_is_refused_keeps_no_other_from_its_status(world, writing
     assert len(writing.entries(other)) == 1
 
 
+def test_a_line_of_a_claims_status_names_the_claim(world, writing, caplog):
+    ref, _ = serve_partition(world)
+    caplog.handler.setFormatter(JsonFormatter())
+    writing.kube.inject(Fault(calls=1, verb="apply_status", error=ApiError(403, "Forbidden", "no")))
+    writing.write()
+    lines = [json.loads(line) for line in caplog.text.splitlines()]
+    assert [(line["claimUID"], line["verb"]) for line in lines if "does not tell" in line["message"]] == [
+        (ref.uid, "status")
+    ]
+
+
+def test_what_is_refused_is_said_once_and_again_after_it_went_well(world, writing, caplog):
+    serve_partition(world)
+    for key in ("xid", "ecc"):
+        writing.kube.inject(Fault(calls=2, verb="apply_status", error=ApiError(403, "Forbidden", "no")))
+        writing.health = NodeHealth(findings=(finding(world.uuid(2), key=key),))
+        for _ in range(3):
+            writing.write()
+    assert sum("does not tell" in record.getMessage() for record in caplog.records) == 2
+
+
+class Dropping(FlakyKube):
+    """A server with the gate DRAResourceClaimDeviceStatus closed: it takes the write and keeps none of it."""
+
+    def apply_status(self, resource, obj, *, field_manager):
+        self.calls.append(("apply_status", resource.plural))
+        return self.get(resource, obj["metadata"]["name"], obj["metadata"]["namespace"])
+
+
+def test_a_server_that_keeps_no_status_is_not_written_to_for_each_claim(world):
+    writing = Writing(world)
+    writing.kube = Dropping(world.kube)
+    writing.restart()
+    serve_partition(world)
+    serve_partition(world, "second", number=3)
+    done = [writing.write() for _ in range(3)]
+    assert (done, writing.count("apply_status")) == ([True] * 3, 1)
+
+
 # --- the thread ----------------------------------------------------------------------------------------------------
 
 
@@ -366,3 +407,12 @@ def test_a_prepare_that_comes_meanwhile_goes_first(world):
     writing.meanwhile = writing.writer.wake
     writing.write()
     assert sum(len(writing.entries(ref)) for ref in refs) == 1
+
+
+def test_a_server_that_is_away_again_is_told_of_again(running, world, caplog):
+    writing = running()
+    for name, number in (("first", 2), ("second", 3)):
+        writing.kube.inject(unavailable(2))
+        ref, _ = serve_partition(world, name, number=number)
+        assert until(lambda ref=ref: writing.entries(ref), 20)
+    assert sum("API server is away" in record.getMessage() for record in caplog.records) == 2

@@ -102,7 +102,9 @@ def differ(entries: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, A
 
 def _differs(entry: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
     known = {one.get("type"): one for one in old.get("conditions") or []}
-    return old.get("data") != entry["data"] or any(known.get(one["type"]) != one for one in entry["conditions"])
+    return old.get("data") != entry["data"] or any(
+        not one.items() <= known.get(one["type"], {}).items() for one in entry["conditions"]
+    )
 
 
 def is_allocated(statuses: Sequence[DeviceStatus], claim: Mapping[str, Any]) -> bool:

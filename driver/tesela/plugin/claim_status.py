@@ -21,6 +21,7 @@ from tesela.core.health.model import NodeHealth
 from tesela.core.model import DRIVER_NAME, ClaimRef
 from tesela.edge.kube.port import RESOURCE_CLAIMS, Json, Kube
 from tesela.edge.store.records import RecordStore
+from tesela.edge.telemetry.work import Verb, working_on
 from tesela.plugin.loop import Loop
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 FIELD_MANAGER: Final = DRIVER_NAME
 """The owner of our entries (KEP-4817 asks each driver to have one of its own)."""
 _MOST_TRIES: Final = 3
+_AWAY, _GATE = _SERVER = ("away", "gate")
+"""What there is to say of the API server; the rest is about claims, by UID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,8 @@ class ClaimStatusWriter:
         self._known: dict[str, _Known] = {}
         self._failures = 0
         self._has_more = self._overdue = False
-        self._said: set[str] = set()
+        self._said: dict[str, str] = {}
+        self._closed_until_s = 0.0
         self._first_wake_s: float | None = None
         self._last_wake_s = 0.0
         self._loop = Loop("claim-status", self._turn, first_s=pace.first_s)
@@ -117,13 +121,15 @@ class ClaimStatusWriter:
         }
         living = {ref.uid for ref in plans}
         self._known = {uid: known for uid, known in self._known.items() if uid in living}
+        self._said = {about: said for about, said in self._said.items() if about in living or about in _SERVER}
         done = True
         for ref, statuses in plans.items():
             self._has_more = self._must_break_off(now_s)
             if self._has_more:
                 break
             if self._is_due(ref, statuses, now_s):
-                done = self._attempt(ref, statuses) and done
+                with working_on(Verb.STATUS, ref):
+                    done = self._attempt(ref, statuses) and done
                 self._loop.rest(self._pace.pause_s)
         return done
 
@@ -139,8 +145,9 @@ class ClaimStatusWriter:
             done = self.write()
         except ApiUnavailable as error:
             self._failures += 1
-            self._say_once(f"the API server is away, claims are told of their devices later: {error.message}")
+            self._say(_AWAY, f"the API server is away, claims are told of their devices later: {error.message}")
             return max(error.retry_after_s or 0.0, self._retry_s())
+        self._say(_AWAY, "")
         self._failures = 0 if done else self._failures + 1
         if self._has_more:
             return 0.0
@@ -183,11 +190,15 @@ class ClaimStatusWriter:
         except ApiError as error:
             tries += 1
             is_so = tries >= _MOST_TRIES  # until something changes, or the next verification
-            self._say_once(f"the status of claim {ref.namespace}/{ref.name} does not tell of its devices: {error}")
+            self._say(ref.uid, f"the status of claim {ref} does not tell of its devices: {error}")
+        else:
+            self._say(ref.uid, "")
         self._known[ref.uid] = _Known(statuses=statuses, seen_s=time.monotonic(), is_so=is_so, tries=tries)
         return is_so
 
     def _make_so(self, ref: ClaimRef, statuses: tuple[DeviceStatus, ...]) -> None:
+        if time.monotonic() < self._closed_until_s:
+            return  # the server keeps none of it: one claim in `verify_s` finds out whether it does now
         claim = self._kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
         if claim["metadata"]["uid"] != ref.uid or not is_allocated(statuses, claim):
             return  # deallocated, or replaced by one of the same name: not the claim that was prepared
@@ -198,13 +209,17 @@ class ClaimStatusWriter:
         metadata = {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid}
         obj: Json = {"metadata": metadata, "status": {"devices": entries}}
         kept = self._kube.apply_status(RESOURCE_CLAIMS, obj, field_manager=FIELD_MANAGER)
-        if differ(entries, (kept.get("status") or {}).get("devices") or []):
-            self._say_once("the API server drops status.devices of claims: open DRAResourceClaimDeviceStatus there")
+        if not (kept.get("status") or {}).get("devices"):
+            self._closed_until_s = time.monotonic() + self._pace.verify_s
+            self._say(_GATE, "the API server drops status.devices of claims: open DRAResourceClaimDeviceStatus there")
+        else:
+            self._say(_GATE, "")
 
-    def _say_once(self, problem: str) -> None:
-        if problem not in self._said:
-            self._said = {*self._said, problem} if len(self._said) < 64 else {problem}
+    def _say(self, about: str, problem: str) -> None:
+        """Once, until it is another one or over ("")."""
+        if problem and self._said.get(about) != problem:
             log.warning("%s", problem)
+        self._said[about] = problem
 
 
 def _timestamp(now_s: float) -> str:

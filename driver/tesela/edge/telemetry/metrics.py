@@ -22,7 +22,7 @@ from tesela.edge.telemetry.catalogue import BY_NAME
 from tesela.edge.telemetry.inventory import render_inventory
 from tesela.edge.telemetry.outcome import CAUSES
 from tesela.edge.telemetry.snapshot import Snapshot
-from tesela.edge.telemetry.work import Verb
+from tesela.edge.telemetry.work import OPERATIONS
 
 _OPERATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _NVML_BUCKETS_S: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 5, 15)
@@ -41,7 +41,7 @@ class Metrics:
         self._nvml_calls = self._make_histogram("tesela_nvml_call_seconds", _NVML_BUCKETS_S)
         self._lock_waits = self._make_histogram("tesela_lock_wait_seconds", _LOCK_BUCKETS_S)
         self._failures = self._make_counter("tesela_claim_failures_total")
-        for labels in product(Verb, CAUSES):
+        for labels in product(OPERATIONS, CAUSES):
             self._failures.labels(*labels)  # a series that began at 1 would have no increase for its first failure
         self._api_requests = self._make_counter("tesela_api_requests_total")
         self._slice_writes = self._make_counter("tesela_slice_writes_total")

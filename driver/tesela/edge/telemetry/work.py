@@ -17,11 +17,16 @@ from tesela.core.model import ClaimRef
 
 
 class Verb(StrEnum):
-    """What is done to a claim."""
+    """What is done to a claim. STATUS is what the API is told of it: in log lines alone, no operation is timed."""
 
     PREPARE = "prepare"
     UNPREPARE = "unprepare"
     RECOVER = "recover"
+    STATUS = "status"
+
+
+OPERATIONS: Final = (Verb.PREPARE, Verb.UNPREPARE, Verb.RECOVER)
+"""Those that are timed and whose failures are counted."""
 
 
 @dataclass(frozen=True, slots=True)
