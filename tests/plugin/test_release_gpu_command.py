@@ -87,7 +87,22 @@ def test_resume_without_a_driver_says_where_to_look(desk, capsys):
 
     code = run(desk, "--resume", "--timeout", "0.3")
 
-    assert (code, "is `tesela plugin` running on this node?" in capsys.readouterr().err) == (1, True)
+    said = capsys.readouterr().err
+    assert (code, "is `tesela plugin` running on this node?" in said, "is withdrawn" in said) == (1, True, True)
+
+
+@pytest.mark.parametrize("reason", ["", " \n ", "x" * 257])
+def test_a_reason_that_no_sentence_can_hold_is_wrong_usage(desk, reason):
+    with pytest.raises(SystemExit) as ended:
+        run(desk, "--reason", reason)
+
+    assert (ended.value.code, desk.said().is_wanted) == (2, False)
+
+
+def test_a_reason_of_several_lines_becomes_one(desk):
+    run(desk, "--reason", "driver 590,\n  ticket 4711")
+
+    assert desk.said().requests[0].reason == "driver 590, ticket 4711"
 
 
 def test_resume_names_the_label_that_still_asks(desk, capsys):

@@ -24,6 +24,8 @@ from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.released import OpenMark, ReleasedStore
 
 _LOCK_TIMEOUT_S: Final = 10.0
+_LONGEST_REASON: Final = 256
+"""It is in every sentence to a pod that waits, and in every claim's status."""
 _LOOK_S: Final = 0.1
 _FIRST_WORD_S: Final = 2.0
 _NEXT_WORD_S: Final = 10.0
@@ -35,9 +37,9 @@ The label {RELEASE_LABEL}=true on the node asks for the same, within half a minu
 
 exit codes:
   0    done: NVML is closed, or open again
-  1    not yet: one line on stderr says what it waits for; the request stands
+  1    not yet: one line on stderr says what it waits for; what was asked stands
   2    wrong usage
-  130  interrupted; the request stands
+  130  interrupted; what was asked stands
 
 examples:
   kubectl exec -n NAMESPACE POD -- tesela release-gpu --reason "driver 590"
@@ -70,14 +72,18 @@ def run(args: argparse.Namespace) -> int:
     state_dir: Path = args.plugins_dir / DRIVER_NAME
     if not state_dir.is_dir():
         raise StateError(f"{state_dir} does not exist: no driver ever ran here, or --plugins-dir is another folder")
+    reason = " ".join(args.reason.split())
+    if not 0 < len(reason) <= _LONGEST_REASON:
+        args.leaf.error(f"--reason: give a text of at most {_LONGEST_REASON} characters")
     desk = _Desk(state_dir, timeout_s=args.timeout)
     if args.status:
         _show(desk, args.output)
         return 0
+    stands = "the request stands" if not args.resume else "the request is withdrawn"
     try:
-        done = desk.resume() if args.resume else desk.release(args.reason)
+        done = desk.resume() if args.resume else desk.release(reason)
     except KeyboardInterrupt:
-        print("tesela release-gpu: interrupted; the request stands", file=sys.stderr)
+        print(f"tesela release-gpu: interrupted; {stands}", file=sys.stderr)
         raise
     if args.output == "json":
         _show(desk, args.output)
@@ -99,7 +105,7 @@ class _Desk:
         """Asks for NVML to be closed, and waits until no process has it open."""
         asked = Request(source=Source.COMMAND, reason=reason, requested_by=_get_user(), since_s=int(time.time()))
         self._change(lambda released: released.with_request(asked))
-        self._wait(lambda: not self.mark.is_held(), "the driver to close NVML")
+        self._wait(lambda: not self.mark.is_held(), "the driver to close NVML", "the request stands")
         return (
             "NVML is closed on this node. Upgrade the GPU driver or reset the GPU now, then run "
             "`tesela release-gpu --resume`"
@@ -113,7 +119,7 @@ class _Desk:
                 f"the node's label still asks for NVML to be released: `kubectl label node NODE {RELEASE_LABEL}-` "
                 "withdraws that"
             )
-        self._wait(self.mark.is_held, "the driver to open NVML")
+        self._wait(self.mark.is_held, "the driver to open NVML", "the request is withdrawn")
         return "NVML is open again; claims are prepared as before"
 
     def _change(self, edit: Callable[[Released], Released]) -> Released:
@@ -127,7 +133,7 @@ class _Desk:
             self.store.write(after)
         return after
 
-    def _wait(self, is_done: Callable[[], bool], what: str) -> None:
+    def _wait(self, is_done: Callable[[], bool], what: str, otherwise: str) -> None:
         began_s = time.monotonic()
         next_word_s = began_s + _FIRST_WORD_S
         while not is_done():
@@ -135,7 +141,7 @@ class _Desk:
             problem = self._read_problem()
             if now_s - began_s > self._timeout_s:
                 hint = problem or "is `tesela plugin` running on this node? Look at its log"
-                raise TryAgain(f"waited {self._timeout_s:.0f} s for {what}: {hint}; the request stands")
+                raise TryAgain(f"waited {self._timeout_s:.0f} s for {what}: {hint}; {otherwise}")
             if now_s >= next_word_s:
                 next_word_s = now_s + _NEXT_WORD_S
                 why = f": {problem}" if problem else ""
