@@ -279,3 +279,36 @@ def test_the_thread_sends_what_is_announced():
     telling.change()
     told = until(telling.events)
     assert (told, telling.announcer.stop(10)) == (True, True)
+
+
+def test_what_goes_on_for_longer_than_a_series_is_told_by_another_event(telling):
+    telling.say("still")
+    telling.send()
+    telling.now_s += PACE.series_s + 1
+    telling.say("still")
+    telling.send()
+    telling.now_s += PACE.recount_s + 1
+    telling.say("still")
+    telling.send()
+    assert [event.get("series", {}).get("count") for event in telling.events()] == [None, 2]
+
+
+def test_what_goes_on_over_a_restart_is_counted_again(telling):
+    telling.say("still")
+    telling.send()
+    restarted = Telling(now_s=600.0, cluster=telling.cluster)
+    for _ in range(3):
+        restarted.say("still")
+        restarted.send()
+        restarted.now_s += PACE.recount_s + 1
+    assert [event.get("series", {}).get("count") for event in telling.events()] == [None, 2]
+
+
+def test_a_second_outage_is_told_of_as_the_first(telling, caplog):
+    for sentence in ("one", "two"):
+        telling.kube.inject(unavailable(1))
+        telling.say(sentence)
+        telling.send()
+        telling.now_s += PACE.first_retry_s
+        telling.send()
+    assert sum("wait for the API server" in record.getMessage() for record in caplog.records) == 2

@@ -39,7 +39,7 @@ NAMESPACE: Final = "default"
 _MOST_QUEUED: Final = 256
 _MOST_REMEMBERED: Final = 256
 _IDLE_S: Final = 3600.0
-_MOST_OF_NAME: Final = 230
+_MOST_OF_NAME: Final = 220
 """Of the node's name in an Event's, which has at most 253 characters."""
 
 _Moment: TypeAlias = tuple[float, float]
@@ -108,9 +108,10 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Sent:
-    """An Event that was made."""
+    """An Event that was made; `event` is None where another process made it, whose times only that one knows."""
 
-    event: Json
+    identity: str
+    event: Json | None
     made_s: float
     counted_s: float
     count: int
@@ -245,38 +246,44 @@ class Announcer:
             self._drop(key, "refused")
         else:
             del self._pending[key]
+            self._last_problem = ""
 
     def _write(self, key: tuple[str, ...], pending: _Pending, now_s: float) -> None:
         """A count in the Event that says the same, where one was made lately; a new Event otherwise."""
-        sent = self._sent.get(key)
-        if sent is not None and now_s - sent.made_s < self._pace.series_s:
+        sent, identity = self._sent.get(key), pending.announcement.identity
+        if sent is not None and sent.event is not None and now_s - sent.made_s < self._pace.series_s:
             try:
-                self._recount(sent, pending, now_s)
+                self._recount(sent, sent.event, pending)
             except ApiNotFound:
                 log.debug("the Event of %s is gone; it is made anew", key)
             else:
                 return
-        event = self._render(pending)
+        made: Json | None
+        made = event = self._render(pending, again=sent is not None and sent.identity == identity)
         try:
             self._kube.create(EVENTS, event)
         except ApiConflict:
-            # by a call of ours whose answer was lost, by another driver process, or by the one before this
-            log.debug("Event %s was made already", event["metadata"]["name"])
+            # by a call of ours whose answer was lost, by another driver process, or by the one before this; nothing of
+            # an Event but its series may change, so what comes next is told by one of our own
+            log.debug("the Event of %s was made already", key)
+            made = None
         self._sent.pop(key, None)
-        self._sent[key] = _Sent(event=event, made_s=now_s, counted_s=now_s, count=pending.count)
+        self._sent[key] = _Sent(identity=identity, event=made, made_s=now_s, counted_s=now_s, count=pending.count)
         while len(self._sent) > _MOST_REMEMBERED:
             del self._sent[next(iter(self._sent))]
 
-    def _recount(self, sent: _Sent, pending: _Pending, now_s: float) -> None:
+    def _recount(self, sent: _Sent, event: Json, pending: _Pending) -> None:
         count = sent.count + pending.count
-        self._kube.replace(EVENTS, {**sent.event, "series": _render_series(count, pending.last_s)})
-        sent.count, sent.counted_s = count, now_s
+        self._kube.replace(EVENTS, {**event, "series": _render_series(count, pending.last_s)})
+        sent.count, sent.counted_s = count, self._clock()
 
-    def _render(self, pending: _Pending) -> Json:
+    def _render(self, pending: _Pending, *, again: bool) -> Json:
+        """`again`: there is an Event of the same occurrence, so this one has the time in its name."""
         said = pending.announcement
+        when = f"-{int(pending.first_s * 1e6):x}" if again else ""
         event: Json = {
             "metadata": {
-                "name": f"{self._node_name[:_MOST_OF_NAME].rstrip('-.')}.{said.identity}",
+                "name": f"{self._node_name[:_MOST_OF_NAME].rstrip('-.')}.{said.identity}{when}",
                 "namespace": NAMESPACE,
             },
             "eventTime": _render_micro_time(pending.first_s),
