@@ -61,14 +61,6 @@ class DriverProcess:
         """Its last lines."""
         return "".join(self._lines)
 
-    def get_resident_mib(self) -> float:
-        """Its resident memory; 0 where it is dead."""
-        try:
-            status = Path(f"/proc/{self.process.pid}/status").read_text()
-        except OSError:
-            return 0.0
-        return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS:")), 0.0)
-
     def _limit_files(self, size: int) -> None:
         try:
             _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)

@@ -163,7 +163,7 @@ class Faults:
     # The driver's process
 
     def _exchange(self, exchange: Callable[[], None]) -> None:
-        if self._node.exchanging.locked():  # one at a time is enough
+        if self._node.exchanging.locked():
             return
         try:
             exchange()
@@ -179,16 +179,19 @@ class Faults:
 
     def _damage_one(self, folder: str, choice: random.Random) -> None:
         files = [path for path in list_files(self._node.state_dir / folder) if path.suffix == ".json"]
-        if not files:
+        if not files or self._node.exchanging.locked():  # one thing at a time is enough
             return
         path = choice.choice(files)
         self.damaged.update(uid for uid in _list_uids(path))
         self._damage(path, choice)
 
     def _damage_roster(self, choice: random.Random) -> None:
-        """While no claim is half done: a rebuilt roster cannot tell whether a reset took what such a claim has made,
-        so that is left to people (invariant 4)."""
-        if all(one.state is ClaimState.PREPARED for one in RecordStore(self._node.state_dir).list().records):
+        """While no claim is half done or damaged: of such a claim a rebuilt roster cannot tell whether a reset took it.
+
+        What it had made is left to people then (invariant 4).
+        """
+        listing = RecordStore(self._node.state_dir).list()
+        if not listing.unreadable and all(one.state is ClaimState.PREPARED for one in listing.records):
             self._damage(self._node.state_dir / "roster.json", choice)
 
     def _damage(self, path: Path, choice: random.Random) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polling import until
-from tesela.core.errors import StateError, TryAgain
+from tesela.core.errors import TryAgain
 from tesela.core.roster import Roster
 from tesela.edge.embedded.cluster import EmbeddedCluster
 from tesela.edge.embedded.server import ApiServer
@@ -154,13 +154,6 @@ class ChaosNode:
         locks = [f"lock {path.name}" for path in (self.state_dir / "locks").glob("claim-*")]
         temporaries = [f"temporary {path}" for path in list_files(self.folder) if path.suffix == ".tmp"]
         return [*instances, *records, *damaged, *cdi, *metadata, *locks, *temporaries]
-
-    def has_record(self, uid: str) -> bool:
-        """Whether the claim has a record that can be read."""
-        try:
-            return RecordStore(self.state_dir).read(uid) is not None
-        except StateError:
-            return False
 
 
 def list_files(folder: Path) -> list[Path]:

@@ -38,6 +38,7 @@ class Churn:
 
     def meet(self, kind):
         """The fault comes while claims are there; what was lost, and what is left once it is over."""
+        self.figures.lost.clear()  # one kind's failure is not the next one's
         with ThreadPoolExecutor(CLAIMS) as pool:
             lives = [
                 pool.submit(

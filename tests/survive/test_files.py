@@ -20,6 +20,7 @@ KINDS = {
     "record": "claims/*.json",
     "roster": "roster.json",
     "health": "health.json",
+    "copy of health": "health.copy.json",
     "released": "released.json",
     "sweep": "sweep.json",
     "metadata": "dra-device-metadata/*/*/metadata.json",
@@ -132,7 +133,7 @@ def test_a_driver_that_runs_serves_and_ends_all_claims(program, ref, kind, damag
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_broken_health_is_kept_for_people_and_begun_anew(program, ref, damage):
+def test_broken_health_is_kept_for_people_and_goes_on_from_its_copy(program, ref, damage):
     break_files(program.world, "health", damage)
     broken = (program.world.state_dir / "health.json").read_bytes()
     program.start()
