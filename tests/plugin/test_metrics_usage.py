@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -56,7 +57,8 @@ def sample():
 
     def build(source, **fields):
         records = [holding(h100(), "gpu-0", claim="one"), holding(h100(1), "gpu-1", claim="two")]
-        sampler = UsageSampler(records=lambda: records, roster=lambda: roster(h100(), h100(1)), source=source, **fields)
+        given = {"records": lambda: records, "roster": lambda: roster(h100(), h100(1)), **fields}
+        sampler = UsageSampler(source=source, **given)
         sampler.start()
         samplers.append(sampler)
         return sampler
@@ -113,6 +115,31 @@ def test_what_is_fresh_enough_is_told_while_nvml_is_slow(sample):
     source.may_answer.set()
 
     assert used(found) == {"one": 10, "two": 10}
+
+
+def test_a_claim_that_is_gone_has_no_figures_while_nvml_is_slow(sample):
+    source, records = Source(), []
+    records += [holding(h100(), "gpu-0", claim="one"), holding(h100(1), "gpu-1", claim="two")]
+    sampler = sample(source, records=lambda: tuple(records))
+    sampler.read(20)
+    source.may_answer.clear()
+    del records[0]
+
+    found = sampler.read(0.01)
+    source.may_answer.set()
+
+    assert used(found) == {"two": 10}
+
+
+def test_while_it_is_paused_nothing_is_known_and_nobody_waits(sample):
+    sampler = sample(Source())
+    sampler.read(20)
+    sampler.pause(20)
+
+    began_s = time.monotonic()
+    found = sampler.read(20)
+
+    assert (found, time.monotonic() - began_s < 10) == ((), True)
 
 
 def test_nothing_is_asked_while_nobody_scrapes(sample):

@@ -94,6 +94,7 @@ class UsageSampler:
         paused = self._loop.pause(timeout_s)
         if paused:
             self._source.close()
+            self._sample = _Sample()  # figures of before, which are those of nobody when it goes on
         return paused
 
     def resume(self) -> None:
@@ -105,14 +106,24 @@ class UsageSampler:
         return self._loop.find_fault()
 
     def read(self, patience_s: float = PATIENCE_S) -> tuple[Usage, ...]:
-        """The figures of this moment; after `patience_s` those of before, if they are fresh enough, else none."""
+        """The figures of this moment; after `patience_s` those of before, if they are fresh enough, else none.
+
+        Of those, only what is held still. While it is paused, none and at once.
+        """
         asked_s = self._clock()
+        if self._loop.must_end:
+            return ()
         with self._sampled:
             self._wanted = True
             self._loop.wake()
             self._sampled.wait_for(lambda: self._sample.at_s >= asked_s, patience_s)
             sample = self._sample
-        return sample.usage if self._clock() - sample.at_s <= _FRESH_S else ()
+        if sample.at_s >= asked_s:
+            return sample.usage
+        if self._clock() - sample.at_s > _FRESH_S:
+            return ()
+        held = {_name(one) for one in list_held(self._records(), self._roster())}
+        return tuple(one for one in sample.usage if _name(one) in held)
 
     def look(self) -> tuple[Usage, ...]:
         """Asks now, GPUs side by side. Those that do not answer in time are left out."""
@@ -144,6 +155,10 @@ class UsageSampler:
         if memory is not None:
             held = replace(held, memory_used_bytes=memory.used_bytes, memory_total_bytes=memory.total_bytes)
         return replace(held, sm_activity_ratio=activity)
+
+
+def _name(one: Usage) -> tuple[str, str, str]:
+    return one.uuid, one.namespace, one.claim
 
 
 def _ask(question: Callable[[Usage], T | None], held: Usage) -> T | None:
