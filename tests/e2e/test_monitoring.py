@@ -1,7 +1,7 @@
 """A real Prometheus scrapes a real driver: every panel and every alert finds what it asks for, by the labels it uses.
 
 GPU 0 holds a partition and GPU 1 is held whole; both are at work. GPU 1 has met an error that ECC cannot correct, and
-one prepare failed before it went well. The last test repairs GPU 1.
+one prepare failed before it went well. The last two tests change that: a storm of Xids, and the repair of GPU 1.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from e2e.harness.pods import Namespace, render_claim, render_claim_spec, render_
 from e2e.harness.processes import wait_until
 from e2e.harness.prometheus import MONITORING, Prometheus
 from tesela.edge.kube.port import Json
+from tesela.edge.simulator.admin import SimulatorAdmin
 
 GPUS = "h100-80gb*2"
 ARGUMENTS = ("--metrics-port=9400", "--metrics-address=127.0.0.1")
@@ -195,11 +196,25 @@ def test_old_names_count_gpus_of_the_node(scene: Scene) -> None:
     assert [scene.get_value(wanted.format(one)) for one in ("capacity", "allocatable")] == [2, 1]
 
 
+def test_a_storm_of_xids_fires_its_alert(scene: Scene) -> None:
+    admin = SimulatorAdmin(scene.node.simulator.socket)
+    for _ in range(60):
+        admin.send({"op": "xid", "gpu": "0", "xid": 13})
+    admin.close()
+
+    wait_until("the alert fires", lambda: "TeselaXidStorm" in scene.prometheus.list_firing(), timeout_s=SEEN_S)
+
+    assert [(one["gpu"], one["xid"]) for one in scene.prometheus.list_firing()["TeselaXidStorm"]] == [("gpu-0", "13")]
+
+
 def test_the_alert_clears_when_the_gpu_is_repaired(scene: Scene) -> None:
-    wait_until("the alert fires", scene.prometheus.list_firing, timeout_s=SEEN_S)
+    def fires() -> bool:
+        return "TeselaGpuUnhealthy" in scene.prometheus.list_firing()
+
+    wait_until("the alert fires", fires, timeout_s=SEEN_S)
 
     scene.node.simulator.run("idle", "1", "4712")
     scene.node.simulator.run("reset", "1")
     scene.node.simulator.run("busy", "1", "4712")
 
-    wait_until("no alert fires", lambda: not scene.prometheus.list_firing(), timeout_s=SEEN_S)
+    wait_until("the alert clears", lambda: not fires(), timeout_s=SEEN_S)

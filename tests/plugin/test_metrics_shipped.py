@@ -231,6 +231,12 @@ def test_a_page_speaks_of_commands_that_exist(page):
     assert set(re.findall(r"\btesela ([a-z-]+)", page.read_text())) <= set(VERBS)
 
 
+def test_a_driver_that_waits_for_its_gpu_driver_has_the_series_that_alerts_know_it_by():
+    waiting = {family.name for family in Metrics().registry.collect()}
+
+    assert ("tesela_slice_writes" in waiting, "tesela_kubelet_registered" in waiting) == (True, False)
+
+
 # The Prometheus operator
 
 
