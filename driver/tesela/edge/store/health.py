@@ -1,6 +1,7 @@
 """The durable health of a node's GPUs, `health.json`. Whoever writes it holds the health lock since reading it.
 
-Unlike the roster it may be begun anew: what is lost with it is what only events told, and what NVML still reads is
+What only events told is told once, so a file that is damaged must not take it along: `health.copy.json` holds the same,
+and is written first. Where both are damaged, or of another release, health is begun anew: what NVML still reads is
 found again within seconds. So a damaged file keeps no GPU from being used, and its bytes are kept for people.
 """
 
@@ -10,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from tesela.core.errors import OtherRelease, StateError
+from tesela.core.errors import OtherRelease, StateError, TryAgain
 from tesela.core.health.model import ALL_HEALTHY, NodeHealth
 from tesela.edge.documents.health import decode_health, encode_health
 from tesela.edge.store.files import Fsync, keep_copy, read_file, write_file
@@ -23,6 +24,7 @@ class HealthStore:
     def __init__(self, state_dir: Path, *, fsync: Fsync = os.fsync) -> None:
         self._fsync = fsync
         self._path = state_dir / "health.json"
+        self._copy = state_dir / "health.copy.json"
         self._seen: tuple[tuple[int, ...], NodeHealth] | None = None
 
     @property
@@ -47,13 +49,23 @@ class HealthStore:
         except OtherRelease as error:
             raise OtherRelease(f"{self._path}: {error}") from error
         except StateError as error:
-            raise StateError(f"{self._path}: {error}; the driver keeps it aside and begins anew by readings") from error
+            raise StateError(f"{self._path}: {error}; the driver keeps it aside and goes on from its copy") from error
         self._seen = (identity, health) if identity else None
         return health
 
     def write_health(self, health: NodeHealth) -> None:
         """Puts the health on disk, file and folder synced. TryAgain or StateError leave the old one as it was."""
-        write_file(self._path, encode_health(health), mode=0o600, synced=True, fsync=self._fsync)
+        data = encode_health(health)
+        for path in (self._copy, self._path):
+            write_file(path, data, mode=0o600, synced=True, fsync=self._fsync)
+
+    def read_copy(self) -> NodeHealth | None:
+        """What was written last, for where the file is damaged; None where its copy is of no use either."""
+        try:
+            data = read_file(self._copy)
+            return None if data is None else decode_health(data)
+        except (StateError, TryAgain):
+            return None
 
     def set_aside(self) -> Path | None:
         """Keeps the file's bytes as `aside/health.<n>.json` and returns that; None without a file. It stays in place.

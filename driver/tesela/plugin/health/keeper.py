@@ -169,9 +169,11 @@ class HealthKeeper:
 
     def _settle(self, observations: tuple[Observation, ...], planned: NodeHealth, since: NodeHealth | None) -> None:
         """Put `planned` on disk, or, where somebody else wrote meanwhile, what follows from that."""
+        is_first = not self._has_read
         on_disk = self._read()
-        if on_disk is not None and on_disk != self._on_disk:
-            planned = self._plan(on_disk, (*self._owed, *observations), since)
+        found = self._store.read_copy() if on_disk is None and is_first else on_disk
+        if found is not None and found != self._on_disk:
+            planned = self._plan(found, (*self._owed, *observations), since)
         if planned != on_disk:
             self._store.write_health(planned)
         self._health = self._on_disk = planned
@@ -180,7 +182,9 @@ class HealthKeeper:
         self._say("")
 
     def _read(self) -> NodeHealth | None:
-        """What is on disk; None where that was damaged, is set aside, and what this process knows is to replace it.
+        """What is on disk; None where that was damaged, is set aside, and what is known is to replace it.
+
+        Known to this process, or, as long as that is nothing, to the copy of the file.
 
         OtherRelease while this process runs: another one, of a newer release, has begun. Two that set each other's file
         aside would not end.
@@ -200,7 +204,7 @@ class HealthKeeper:
         return on_disk
 
     def _set_aside(self, subject: str) -> None:
-        sentence = f"{subject} was set aside as {self._store.set_aside()}; the GPUs are read anew"
+        sentence = f"{subject} was set aside as {self._store.set_aside()}; what is known otherwise holds"
         self._telemetry.count_record_set_aside()
         self._announcer.announce_set_aside(sentence)
         log.error("%s", sentence)
