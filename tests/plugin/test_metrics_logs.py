@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -83,6 +85,59 @@ def test_a_traceback_is_a_field(lines):
         log.exception("failed")
 
     assert "ValueError: no such thing" in json.loads(read()[0])["error"]
+
+
+def test_json_is_ascii_so_that_any_encoding_writes_it(lines):
+    read = lines(JsonFormatter())
+    log.info("“é” \udcff \u2028 \U0001f600")
+
+    assert (read()[0].isascii(), json.loads(read()[0])["message"]) == (True, "“é” \udcff \u2028 \U0001f600")
+
+
+def test_what_others_wrote_begins_no_line_of_text(lines):
+    read = lines(TextFormatter())
+    log.warning("refused: %s", "no\n2026-01-12 09:14:03,118 I tesela: all is well\r\x1b[2K")
+
+    assert [line.partition("test: ")[2] for line in read()] == [
+        r"refused: no\n2026-01-12 09:14:03,118 I tesela: all is well\r\x1b[2K"
+    ]
+
+
+PROGRAM = """
+import logging, sys, threading, warnings
+from tesela.edge.telemetry.logs import LogFormat, configure_logs, log_everything
+configure_logs(LogFormat.JSON, "info")
+log_everything()
+warnings.warn("old")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+raise OSError("full")
+"""
+
+
+def test_what_nobody_caught_is_a_line_of_json():
+    told = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False).stderr
+
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert [(line["level"], line.get("error", "").splitlines()[-1:]) for line in lines] == [
+        ("warning", []),
+        ("critical", ["ZeroDivisionError: division by zero"]),
+        ("critical", ["OSError: full"]),
+    ]
+
+
+def test_a_start_that_fails_is_told_in_the_logs_form(tmp_path):
+    flags = ("--nvml=simulated:a100-40gb", "--log-format=json", "--node-name=n", f"--kubeconfig={tmp_path}/none")
+    told = subprocess.run(
+        [sys.executable, "-c", "import sys; from tesela.cli.main import main; sys.exit(main())", "plugin", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    (line,) = [json.loads(line) for line in told.stderr.splitlines()]
+    assert (told.returncode, line["level"], "kubeconfig" in line["message"]) == (1, "critical", True)
 
 
 def test_time_is_utc_with_milliseconds():

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from tesela import __version__
-from tesela.core.errors import NvmlError, StartError
+from tesela.core.errors import NvmlError, StartError, TeselaError
 from tesela.edge.backends import open_nvml
 from tesela.edge.documents.policy import read_policy
 from tesela.edge.kube.client import KubeClient
@@ -23,7 +23,7 @@ from tesela.edge.kube.port import Kube
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
-from tesela.edge.telemetry.logs import configure_logs
+from tesela.edge.telemetry.logs import LogFormat, configure_logs, log_everything
 from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.assembly import build_parts, build_release_files
 from tesela.plugin.config import PluginConfig
@@ -40,13 +40,25 @@ _STOP_S = 10.0
 
 def run_plugin(config: PluginConfig) -> int:
     """Run until SIGTERM or SIGINT (0) or a failure (StartError, or 1 after a line in the log)."""
-    # Before the log begins: a setting that cannot work ends the start in one line, and not only when the driver came.
+    configure_logs(config.log_format, config.log_level)
+    log_everything()
+    try:
+        return _run(config)
+    except TeselaError as error:
+        if config.log_format is LogFormat.TEXT:
+            raise  # the command says it in one line
+        log.critical("%s", error)
+        return 1
+
+
+def _run(config: PluginConfig) -> int:
+    # Before the first line of the log: a setting that cannot work ends the start in one line, and not only when the
+    # driver came.
     watched = Observability(config)
     kube = KubeClient(load_config(config.kubeconfig), telemetry=watched.telemetry)
     nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s, telemetry=watched.telemetry)
     if config.policy is not None:
         read_policy(config.policy)
-    configure_logs(config.log_format, config.log_level)
     settings = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(config).items())
     log.info("tesela %s, %s", __version__, settings)
     stop = threading.Event()

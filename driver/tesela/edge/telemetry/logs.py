@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from enum import StrEnum
+from types import TracebackType
 from typing import Any, Final, TextIO
 
 from tesela.edge.telemetry.work import WORK
 
+_LOG: Final = logging.getLogger(__name__)
 LEVELS: Final = ("debug", "info", "warning", "error")
+_CONTROLS: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), 0x7F)}
 
 
 class LogFormat(StrEnum):
@@ -25,7 +29,10 @@ class LogFormat(StrEnum):
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger: message`, and the claim's UID at the end of the first line where the message lacks it."""
+    """`time level logger: message`, and the claim's UID at the end of the line where the message lacks it.
+
+    A message is one line: what others wrote (an API server's webhook, say) cannot begin one that looks like ours.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname).1s %(name)s: %(message)s%(claim)s")
@@ -35,6 +42,10 @@ class TextFormatter(logging.Formatter):
         told = work is None or work.claim.uid in record.getMessage()
         record.claim = "" if told or work is None else f" [claim {work.claim.uid}]"
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- the base class names it so
+        record.message = record.message.translate(_CONTROLS)
+        return super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -64,7 +75,7 @@ class JsonFormatter(logging.Formatter):
             line["error"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)  # in ASCII, which every terminal's and every container's encoding can write
 
 
 def configure_logs(log_format: LogFormat, level: str, stream: TextIO | None = None) -> None:
@@ -72,3 +83,18 @@ def configure_logs(log_format: LogFormat, level: str, stream: TextIO | None = No
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def log_everything() -> None:
+    """From now on, what Python writes to stderr by itself is a log line too: warnings, and errors that nobody caught.
+
+    For a process that is nothing but the driver.
+    """
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda failed: _log_uncaught(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+    found = None if error is None else (kind, error, traceback)
+    _LOG.critical("an error that nobody caught: %s", kind.__name__, exc_info=found)
