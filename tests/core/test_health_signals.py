@@ -18,6 +18,8 @@ KEYS = {
     *("xid", "ecc", "remap", "recovery-action", "gpu-lost", "gone", "wedged", "device-node", "fabric", "mode-held"),
 }
 
+SPARING = ("wedged", "device-node")
+
 
 def policy_of(*overrides):
     return apply_overrides(DEFAULT_TABLE, overrides)
@@ -153,13 +155,32 @@ def test_states_have_the_threshold_one():
 def test_effects_by_state_hold_for_every_row_of_that_state():
     policy = apply_overrides(DEFAULT_TABLE, (), {HealthState.UNHEALTHY: Effect.NO_EXECUTE})
 
-    effects = {(row.state, row.effect) for row in policy.table.values()}
+    effects = {(row.state, row.effect) for row in policy.table.values() if row.name not in SPARING}
     assert effects == {
         (HealthState.HEALTHY, Effect.NONE),
         (HealthState.DEGRADED, Effect.NO_SCHEDULE),
         (HealthState.UNHEALTHY, Effect.NO_EXECUTE),
         (HealthState.GONE, Effect.NO_SCHEDULE),
     }
+
+
+@pytest.mark.parametrize("signal", SPARING)
+def test_eviction_by_state_reaches_no_row_that_says_nothing_of_the_pods_that_run(signal):
+    """Two slow GPUs would have deleted every GPU pod of their node."""
+    row = apply_overrides(DEFAULT_TABLE, (), {HealthState.UNHEALTHY: Effect.NO_EXECUTE}).find(signal)
+
+    assert row is not None
+    assert row.effect is Effect.NO_SCHEDULE
+
+
+@pytest.mark.parametrize("signal", SPARING)
+def test_such_a_row_evicts_where_its_own_entry_says_so(signal):
+    overrides = [Override(signal=signal, effect=Effect.NO_EXECUTE)]
+
+    row = apply_overrides(DEFAULT_TABLE, overrides, {HealthState.UNHEALTHY: Effect.NO_EXECUTE}).find(signal)
+
+    assert row is not None
+    assert row.effect is Effect.NO_EXECUTE
 
 
 def test_a_row_made_unhealthy_gets_the_effect_of_that_state():

@@ -311,10 +311,12 @@ def apply_overrides(
 ) -> HealthPolicy:
     """The policy of `table` with the operator's changes: `effects` by state, then row by row.
 
-    A row that condemns from now on and had no effect gets NoSchedule; one that no longer does gets none. DocumentError
-    names the override: an unknown signal, one named twice, a threshold of a state, NoExecute for a healthy signal.
+    A row that condemns from now on and had no effect gets NoSchedule; one that no longer does gets none. NoExecute by
+    state reaches no row that says nothing of the pods that run (`_SPARING`): those take an entry of their own.
+    DocumentError names the override: an unknown signal, one named twice, a threshold of a state, a reading for an
+    event, NoExecute for a healthy signal.
     """
-    changed = {name: _change(row, effect=effects.get(row.state)) for name, row in table.items()}
+    changed = {name: _change(row, effect=_find_effect(row, row.state, effects)) for name, row in table.items()}
     named: set[str] = set()
     for index, override in enumerate(overrides):
         path = f"health.signals[{index}]"
@@ -331,6 +333,16 @@ def apply_overrides(
     return HealthPolicy(table=MappingProxyType(changed))
 
 
+_SPARING: Final = frozenset({WEDGED, DEVICE_NODE})
+"""A call that hangs leaves nobody knowing how the GPU is, and marks a whole node; a missing device node keeps nobody
+from a GPU that is open. Pods deleted for the one were well, as far as anybody knew, and for the other in any case."""
+
+
+def _find_effect(row: Signal, state: HealthState, effects: Mapping[HealthState, Effect]) -> Effect | None:
+    effect = effects.get(state)
+    return None if effect is Effect.NO_EXECUTE and row.name in _SPARING else effect
+
+
 def _override(row: Signal, override: Override, effects: Mapping[HealthState, Effect], path: str) -> Signal:
     state = override.state or row.state
     if override.evidence is Evidence.READING and row.counted is Counted.EVENTS:
@@ -339,7 +351,7 @@ def _override(row: Signal, override: Override, effects: Mapping[HealthState, Eff
         raise DocumentError(f"{path}.threshold", f"{row.name} is a state and has no threshold: remove it")
     if state is not HealthState.HEALTHY:
         usual = Effect.NO_SCHEDULE if row.effect is Effect.NONE else row.effect
-        effect = override.effect or effects.get(state, usual)
+        effect = override.effect or _find_effect(row, state, effects) or usual
     elif override.effect in {None, Effect.NONE}:
         effect = Effect.NONE
     else:
