@@ -181,6 +181,18 @@ def test_a_crowd_of_silent_clients_ends(serve):
             connection.close()
 
 
+def test_a_crowd_of_silent_clients_keeps_no_probe_from_its_turn():
+    server = HttpServer("127.0.0.1", 0, {"/one": lambda _accept: OK}, request_s=600)
+    server.start()
+    crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(60)]
+    try:
+        assert fetch(server.port, "/one")[0] == 200  # within the time that it would wait itself
+    finally:
+        for connection in crowd:
+            connection.close()
+        server.close()
+
+
 def test_a_fault_of_ours_is_told_and_logged(serve, caplog):
     def fail():
         raise KeyError("a fault")

@@ -2,7 +2,8 @@
 
 Written on sockets rather than on `http.server`, because a client that sends one byte a second must not keep a thread,
 and with it the kubelet's probe, from its turn: a request has one deadline for all of its bytes, one answer, and its
-connection is closed. Nothing here needs a body, a session or a secret.
+connection is closed. Where all turns are taken, whoever has been silent for longest loses its own. Nothing here needs a
+body, a session or a secret.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class HttpServer:
         self._request_s = request_s
         self._room = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._closed = False
+        self._guard = threading.Lock()
+        self._silent: dict[socket.socket, None] = {}
         try:
             self._socket = _listen(address, port)
         except OSError as error:
@@ -94,15 +97,36 @@ class HttpServer:
                 _LOG.warning("a connection to the metrics port could not be taken: %s", error)
                 time.sleep(_ACCEPT_PAUSE_S)  # too many open files, say: it may pass
                 continue
-            if not self._room.acquire(timeout=2 * self._request_s):
+            if not self._make_room():
                 connection.close()
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="http-request", daemon=True).start()
 
+    def _make_room(self) -> bool:
+        """Takes a turn; where there is none, that of the connection which has been silent for longest."""
+        if self._room.acquire(blocking=False):
+            return True
+        with self._guard:
+            oldest = next(iter(self._silent), None)
+            if oldest is not None:
+                del self._silent[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
+        return self._room.acquire(timeout=2 * self._request_s)
+
+    def _listen_to(self, connection: socket.socket) -> _Request | None:
+        with self._guard:
+            self._silent[connection] = None
+        try:
+            return _read_request(connection, self._request_s)
+        finally:
+            with self._guard:
+                self._silent.pop(connection, None)
+
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                request = _read_request(connection, self._request_s)
+                request = self._listen_to(connection)
                 if request is not None:
                     connection.settimeout(_ANSWER_S)
                     connection.sendall(self._answer(request))
