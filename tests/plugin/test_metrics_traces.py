@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import subprocess
+import sys
+
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from tesela.edge.telemetry.recorder import Recorder
-from tesela.edge.telemetry.traces import Traces
+from tesela.edge.telemetry.traces import Seldom, Traces
 
 
 class _Traced:
@@ -91,3 +96,23 @@ def test_a_collector_that_is_away_holds_nobody_up(build):
     world.serve(world.claim("one", world.partition(0, "1g.5gb", 0)))
 
     assert traces.close()
+
+
+def test_settings_that_opentelemetry_refuses_end_the_start_with_a_sentence():
+    program = "from tesela.edge.telemetry.traces import Traces; Traces('node-1')"
+    environment = {**os.environ, "OTEL_BSP_MAX_QUEUE_SIZE": "0"}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+    assert "StartError: traces cannot be sent: max_queue_size must be" in told.stderr
+
+
+def test_a_collector_that_is_away_is_told_of_seldom():
+    now = [0.0]
+    seldom = Seldom(lambda: now[0])
+
+    def passes(message, *args):
+        return seldom.filter(logging.LogRecord("otel", logging.WARNING, "", 0, message, args, None))
+
+    passed = [passes("no answer, %d", number) for number in range(3)], passes("refused")
+    now[0] = 601.0
+    assert (passed, passes("no answer, %d", 4)) == (([True, False, False], True), True)

@@ -7,8 +7,13 @@ the background, and a collector that is away costs a claim nothing.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections.abc import Callable
 from typing import Final
+
+from tesela.core.errors import StartError
 
 try:
     from opentelemetry import context as spans_context
@@ -18,8 +23,6 @@ try:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
     from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
 except ImportError as missing:
-    from tesela.core.errors import StartError
-
     raise StartError(
         f"traces were asked for and OpenTelemetry is not installed ({missing}): install tesela[traces], or leave "
         "--traces and OTEL_EXPORTER_OTLP_ENDPOINT out"
@@ -30,6 +33,29 @@ from tesela.edge.telemetry.port import Result
 from tesela.edge.telemetry.work import Work
 
 _CLOSE_S: Final = 3.0
+_SELDOM_S: Final = 600.0
+_MOST_SENTENCES: Final = 64
+_CHATTY: Final = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
+
+
+class Seldom(logging.Filter):
+    """Lets a sentence of a logger through once in `_SELDOM_S`: a collector that is away is told of at every try."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s, sentence = self._clock(), str(record.msg)
+        if now_s - self._said_s.get(sentence, float("-inf")) < _SELDOM_S:
+            return False
+        others = self._said_s if len(self._said_s) < _MOST_SENTENCES else {}
+        self._said_s = {**others, sentence: now_s}
+        return True
+
+
+_SELDOM: Final = Seldom()
 
 
 class OpenSpan:
@@ -54,11 +80,17 @@ class Traces:
     """Makes spans and sends them by `exporter`; None: by OTLP over HTTP, as the environment says."""
 
     def __init__(self, node_name: str, exporter: SpanExporter | None = None) -> None:
+        """StartError: OpenTelemetry refuses its settings."""
+        for name in _CHATTY:
+            logging.getLogger(name).addFilter(_SELDOM)  # a filter holds for its own logger, not for those below it
         resource = Resource.create(
             {"service.name": "tesela", "service.version": __version__, "k8s.node.name": node_name}
         )
-        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter() if exporter is None else exporter))
+        try:
+            self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+            self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter() if exporter is None else exporter))
+        except ValueError as error:
+            raise StartError(f"traces cannot be sent: {error} Look at the variables that begin with OTEL_") from error
         self._tracer = self._provider.get_tracer("tesela", __version__)
 
     def begin(self, work: Work, phase: str | None) -> OpenSpan:
