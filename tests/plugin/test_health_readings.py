@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from health_fakes import FakeKeeper, FakeLookout
+from health_fakes import FakeKeeper, FakeLookout, refuse
 from health_world import GPU, tell
 from polling import until
 from tesela.core.health.observations import GpuAnswers, GpuLost, NodeMissing, NodePresent, Reading, XidSeen
@@ -29,6 +29,13 @@ class Counted:
 
     def __init__(self, inner):
         self._inner, self.calls = inner, Counter()
+        self.counts_corrected = True
+
+    def get_total_ecc_errors(self, gpu_uuid, *, uncorrected, aggregate):
+        self.calls["get_total_ecc_errors"] += 1
+        if not (uncorrected or self.counts_corrected):
+            raise refuse(codes.NOT_SUPPORTED)
+        return self._inner.get_total_ecc_errors(gpu_uuid, uncorrected=uncorrected, aggregate=aggregate)
 
     def __getattr__(self, name):
         self.calls[name] += 1
@@ -159,6 +166,16 @@ def test_what_a_gpu_lacks_is_asked_once(read):
     world.read()
 
     assert world.calls()["get_total_ecc_errors"] == 0
+
+
+def test_a_kind_of_error_that_a_gpu_does_not_count_hides_no_other(read):
+    world = read()
+    world.counted.counts_corrected = False
+    world.read()
+
+    seen = world.read()
+
+    assert (seen.ecc_corrected_volatile, seen.ecc_uncorrected_volatile) == (None, 0)
 
 
 def test_what_a_gpu_lacks_is_asked_again_once_nvml_was_opened_again(read):

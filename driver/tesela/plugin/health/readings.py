@@ -173,7 +173,7 @@ class Readings:
     def _count(self, known: KnownGpu, *, uncorrected: bool, aggregate: bool) -> int | None:
         return self._ask(
             known,
-            "get_total_ecc_errors",
+            f"get_total_ecc_errors {uncorrected=} {aggregate=}",  # a board may count one kind and not another
             lambda: self._nvml.get_total_ecc_errors(known.gpu.uuid, uncorrected=uncorrected, aggregate=aggregate),
         )
 
