@@ -190,7 +190,6 @@ def test_what_waits_for_a_boot_outlives_any_history_without_one(health, history)
 RESETS = {
     "another boot": ((), replace(ROSTER, boot_id="boot-2")),
     "the module loaded anew": ((), replace(ROSTER, module_token="module-2")),
-    "all partitions lost at once": ((), _with_generation(2)),
     "somebody who knows": ((ResetSeen(gpu_uuid=GPU),), ROSTER),
 }
 
@@ -198,6 +197,11 @@ RESETS = {
 @pytest.mark.parametrize(("told", "seen"), RESETS.values(), ids=RESETS)
 def test_a_reset_is_proved_by(told, seen):
     assert signals_of(tell(*told, health=tell(XID_109), roster=seen)) == []
+
+
+def test_partitions_that_went_prove_none_by_themselves():
+    """Somebody may have destroyed them by hand: whether it was a reset is told by `ResetSeen`."""
+    assert signals_of(tell(health=tell(XID_109), roster=_with_generation(2))) == ["xid-109"]
 
 
 def test_a_reset_is_proved_by_a_recovery_action_that_is_done():

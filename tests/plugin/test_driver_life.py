@@ -20,6 +20,7 @@ from tesela.core.claim_status import plan_device_statuses
 from tesela.core.errors import NvmlError, StartError
 from tesela.core.health.model import ALL_HEALTHY
 from tesela.core.record import ClaimState
+from tesela.core.released import Request, Source
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
@@ -227,6 +228,15 @@ def partition(node, number):
     return next(name for name in sorted(node.devices()) if name.startswith(f"gpu-{number}-mig-1g"))
 
 
+def empty_by_hand(node, number):
+    """`nvidia-smi mig -dci && nvidia-smi mig -dgi` behind the driver's back."""
+    admin, uuid = node.world.admin, node.uuid(number)
+    for instance in node.world.instances(number):
+        for compute in instance.compute_instances:
+            admin.destroy_compute_instance(uuid, instance.gi_id, compute.ci_id)
+        admin.destroy_gpu_instance(uuid, instance.gi_id)
+
+
 def is_lost(node, uid):
     node.look()
     return node.plugin.node.records.read(uid).state is ClaimState.PREPARING
@@ -255,15 +265,69 @@ def test_a_reset_leaves_the_claims_of_other_gpus_alone(node):
     assert node.plugin.node.records.read(other.claim.uid) == other
 
 
-def test_a_reset_ends_what_only_a_reset_ends(node):
-    node.sim("xid", gpu="0", xid=48)
-    until(lambda: node.signals() == {"xid-48"})
-    held = node.claim("held", partition(node, 0))
+def _has_fault_and_claim(node):
+    """GPU 0 has a fault that only a reset ends, and a claim in its only partition."""
+    node.sim("xid", gpu="0", xid=119)
+    assert until(lambda: node.signals() == {"xid-119"})
+    return node.claim("held", partition(node, 0))
 
-    node.sim("reset", gpu="0", force=True)
-    until(lambda: is_lost(node, held.claim.uid))
+
+def test_a_reset_while_nvml_was_released_ends_what_only_a_reset_ends(node):
+    _has_fault_and_claim(node)
+    files = node.plugin.release._files
+    asked = Request(source=Source.COMMAND, reason="a reset", requested_by="alex", since_s=1)
+    files.change(lambda released: released.with_request(asked))
+    assert until(lambda: files.read().closed_by)
+
+    node.sim("reset", gpu="0")
+    files.change(lambda released: released.without(Source.COMMAND))
 
     assert until(lambda: node.signals() == set())
+
+
+def test_a_reset_while_no_driver_ran_ends_what_only_a_reset_ends(node):
+    _has_fault_and_claim(node)
+    node.stop()
+
+    node.sim("reset", gpu="0")
+    node.start()
+
+    assert node.signals() == set()
+
+
+def test_a_gpu_whose_only_partition_was_destroyed_by_hand_keeps_its_fault(node):
+    """The driver has NVML open: no reset was possible."""
+    held = _has_fault_and_claim(node)
+
+    empty_by_hand(node, 0)
+
+    assert until(lambda: is_lost(node, held.claim.uid))
+    node.look()
+    node.restart()
+    assert node.signals() == {"xid-119"}
+
+
+def test_a_fault_outlives_mig_mode_that_was_toggled_by_hand(short_path):
+    """Hopper does so without a reset, and with NVML open."""
+    node = Running(short_path, "h100-80gb:mig")
+    held = _has_fault_and_claim(node)
+    empty_by_hand(node, 0)
+    modes = [node.world.admin.set_mig_mode(node.uuid(0), mode) for mode in (0, 1)]
+
+    lost = until(lambda: is_lost(node, held.claim.uid))
+
+    assert (modes, lost, node.signals()) == ([codes.SUCCESS] * 2, True, {"xid-119"})
+    node.close()
+
+
+def test_a_gpu_that_was_emptied_by_hand_after_it_was_opened_anew_keeps_its_fault(node):
+    node.restart()
+    held = _has_fault_and_claim(node)
+
+    empty_by_hand(node, 0)
+
+    assert until(lambda: is_lost(node, held.claim.uid))
+    assert node.signals() == {"xid-119"}
 
 
 def test_an_upgrade_under_the_driver_shows_in_the_devices(node):

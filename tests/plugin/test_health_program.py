@@ -105,6 +105,18 @@ def test_what_happened_while_no_driver_ran_is_in_the_first_slice(run):
     assert node.tainted("ecc") == {"gpu-0"}
 
 
+def test_what_ended_while_no_driver_ran_is_not_in_the_first_slice(run):
+    node = run("a30")
+    node.sim("ecc", gpu="0", uncorrected=1)
+    assert node.becomes_tainted("ecc", "gpu-0")
+    node.stop()
+    node.sim("reset", gpu="0")
+
+    node.start()
+
+    assert node.taints("gpu-0") == set()
+
+
 def test_a_row_that_could_not_be_replaced_stays_through_a_reset(run):
     node = run("a30")
     node.sim("remap", gpu="0", failure=True)

@@ -59,9 +59,11 @@ class Lookout:
         self._records = records
         self._locks = locks
         self._gpu_wait_s = gpu_wait_s
-        self._guard = threading.Lock()  # of `_raised`
+        self._guard = threading.Lock()  # of the three sets
         self._roster = roster_store.read_roster()
         self._raised: set[str] = set()
+        self._reset: set[str] = set()
+        self._held_open: set[str] = set()
         self._inventory = Inventory(driver_version="", cuda_driver_version=0, gpus=(), partitions=())
         self._seen_in = ""  # the epoch of `_inventory`; empty where it ended meanwhile
 
@@ -111,8 +113,25 @@ class Lookout:
         for uuid in raised:
             self._settle(_get(roster, uuid), _get(planned, uuid), emptied=uuid in emptied)
         with self._guard:
+            self._held_open.update(gpu.uuid for gpu in seen.gpus if gpu.uuid not in emptied)
             risen, self._raised = tuple(sorted(self._raised)), set()
         return risen
+
+    def take_resets(self) -> frozenset[str]:
+        """UUIDs of the GPUs that were reset since the last call, which neither a boot nor a load of the module shows.
+
+        One that went and came back; and one whose recorded partitions are all gone at the first look since NVML was
+        opened. No GPU is reset while a process has it open, as this one has all GPUs from then on: whoever empties one
+        later did so by hand.
+        """
+        with self._guard:
+            resets, self._reset = frozenset(self._reset), set()
+        return resets
+
+    def note_opened(self) -> None:
+        """NVML was closed and is open again: what happened to the GPUs meanwhile shows at the first look at each."""
+        with self._guard:
+            self._held_open.clear()
 
     def catch_up(self, gpu_uuid: str) -> None:
         """Note a boot or a module reload that the GPU's generation takes no account of yet.
@@ -193,6 +212,9 @@ class Lookout:
             log.warning("GPU %s lost all its partitions: boot, module reload, reset, or gone and back", uuid)
             with self._guard:
                 self._raised.add(uuid)
+                if not before.present or (emptied and uuid not in self._held_open):
+                    self._reset.add(uuid)
+                self._held_open.add(uuid)
 
     def _is_lost(self, known: KnownGpu, *, emptied: bool) -> bool:
         """A second look at a GPU whose lock is held. One that only looks emptied and is silent is left as it is."""

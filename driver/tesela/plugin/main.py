@@ -28,6 +28,7 @@ from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.assembly import build_parts, build_release_files
 from tesela.plugin.config import PluginConfig
 from tesela.plugin.driver_wait import init_nvml
+from tesela.plugin.monitor import look_at_gpus
 from tesela.plugin.observability import Observability
 from tesela.plugin.publish import REGISTERED
 from tesela.plugin.release_gpu import ReleaseFiles, may_open
@@ -134,10 +135,9 @@ class Plugin:
         While NVML is released, the first two wait until it is open.
         """
         self._parts.release.attach(self._parts.pausable, self._after_open)
+        self.node.health.observe()  # what stood before: a look takes that back, or the first slice shows it
         if self._nvml.is_open:
             self._look()
-        else:
-            self.node.health.observe()  # the first slice shows what stood before, as it does after a look
         self.server.start()
         self.publisher.start()
         for part in self._parts.background:
@@ -158,6 +158,7 @@ class Plugin:
             yield "the ResourceSlices of this node are not published yet"
 
     def _after_open(self) -> None:
+        self.node.lookout.note_opened()
         if self._has_looked:
             self.observers.monitor.look_at_machine()
         else:
@@ -165,7 +166,7 @@ class Plugin:
 
     def _look(self) -> None:
         try:
-            self.node.lookout.refresh()
+            look_at_gpus(self.node)
         except NvmlError as error:
             if error.code == codes.FUNCTION_NOT_FOUND:
                 raise StartError(f"libnvidia-ml.so.1 is too old: {error}; upgrade the GPU driver") from error

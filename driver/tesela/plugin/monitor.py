@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tesela.core.health.observations import ResetSeen
 from tesela.core.model import LivePartition
 from tesela.core.record import ClaimRecord, ClaimState
 from tesela.core.release import is_stale
@@ -24,6 +25,19 @@ log = logging.getLogger(__name__)
 
 FILES_PERIOD_S = 2.0
 MACHINE_PERIOD_S = 30.0
+
+
+def look_at_gpus(node: Node) -> tuple[str, ...]:
+    """A look at the machine, and what it proves told to health: the GPUs that lost their partitions.
+
+    Raises what `Lookout.refresh` raises.
+    """
+    before = node.health.health
+    raised = node.lookout.refresh()
+    resets = node.lookout.take_resets()
+    if resets:
+        node.health.observe(*(ResetSeen(gpu_uuid=uuid) for uuid in sorted(resets)), since=before)
+    return raised
 
 
 class Monitor:
@@ -89,7 +103,7 @@ class Monitor:
     def look_at_machine(self) -> None:
         """Look at NVML and the host; recover the claims that lost partitions."""
         before = self._node.records.list().records  # what was prepared before the look has to be seen by it
-        raised = set(self._node.lookout.refresh())
+        raised = set(look_at_gpus(self._node))
         touched = [
             record for record in before if raised.intersection(record.gpu_uuids) or self._has_lost_partitions(record)
         ]

@@ -119,8 +119,8 @@ class Finding:
     `reason` is the taint's value: at most 63 label characters. `message` is the sentence for people. `since_s` and
     `last_s` are Unix seconds of the first and the last time it was seen, `count` how often, or what a counter read at
     most. `state` is HEALTHY while a signal is only counted. `boot_id`, `epoch` and `generation` are the node's boot,
-    the roster's epoch and the GPU's generation when it was first seen: what recovery is told by; "" and 0 where the
-    roster did not know the GPU yet.
+    the roster's epoch and the GPU's generation when it was first seen; the first two tell of a recovery. "" and 0 where
+    the roster did not know the GPU yet.
     """
 
     signal: str

@@ -101,10 +101,10 @@ class NodePresent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetSeen:
-    """The GPU was reset since what stands was seen, and the roster's generation does not show it.
+    """The GPU was reset since what stands was seen, and neither a boot nor a load of the driver shows it.
 
-    Tell it only of what proves a reset: a reload of the driver or a boot, and partitions that went, show in the roster;
-    counters and recovery actions show in a `Reading`.
+    Tell it only of what proves a reset (`Lookout.take_resets`): partitions that went are none while this process had
+    NVML open. Counters and recovery actions show in a `Reading`, a boot and a load of the driver in the roster.
     """
 
     gpu_uuid: str

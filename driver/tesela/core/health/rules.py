@@ -215,12 +215,14 @@ def _keep(
 
 
 def _has_another_life(finding: Finding, row: Signal, roster: Roster) -> bool:
-    """Whether the roster proves what takes it back: a boot, a load of the driver, a reset."""
-    boot_id, epoch, generation = _read_life(roster, finding.gpu_uuid)
+    """Whether the roster proves what takes it back: a boot, or a load of the driver.
+
+    A generation that rose proves nothing by itself: it rises, too, where somebody destroyed a GPU's partitions by hand.
+    """
+    boot_id, epoch, _ = _read_life(roster, finding.gpu_uuid)
     if row.evidence in {Evidence.RESET, Evidence.BOOT} and _differ(finding.boot_id, boot_id):
         return True
-    rose = 0 < finding.generation < generation
-    return row.evidence is Evidence.RESET and (rose or _differ(finding.epoch, epoch))
+    return row.evidence is Evidence.RESET and _differ(finding.epoch, epoch)
 
 
 def _is_taken_back(finding: Finding, row: Signal, told: Told) -> bool:
