@@ -13,12 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tesela.core.errors import TeselaError
+
 from chaos.figures import Figures
 from chaos.run import Plan, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: nothing lost, nothing leaked. 1 otherwise, after the seed and what it was."""
+    """0: nothing lost, nothing leaked. 1 otherwise, after the seed and what it was. 130: stopped by Ctrl-C."""
     options = _parse(argv)
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     plan = Plan(seed=seed, claims=options.claims, fault_rate=options.fault_rate)
@@ -32,7 +34,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"round {number}: {figures.render()}", flush=True)
         return number < options.rounds if options.rounds else time.monotonic() < end_s
 
-    figures = run(plan, goes_on)
+    try:
+        figures = run(plan, goes_on)
+    except TeselaError as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"chaos: stopped, CHAOS_SEED={seed}", file=sys.stderr)
+        return 130
     print(figures.render_all(), flush=True)
     if options.refusals:
         for sentence, count in figures.refusals.most_common(options.refusals):
