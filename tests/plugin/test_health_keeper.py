@@ -90,6 +90,15 @@ def test_a_new_process_knows_the_faults_of_the_old_one(kept):
     assert after.health == kept.keeper.health != ALL_HEALTHY
 
 
+def test_the_first_look_of_a_new_process_takes_back_what_it_reads_clear(kept):
+    kept.keeper.observe(GpuLost(gpu_uuid=ONE))
+    new = kept.other()
+
+    new.observe(GpuAnswers(gpu_uuid=ONE), since=new.health)
+
+    assert kept.on_disk() == {}
+
+
 def test_a_fault_that_is_seen_again_is_written_at_most_every_ten_seconds(kept):
     kept.keeper.observe(FATAL)
     before = kept.disk.writes
@@ -286,6 +295,20 @@ def test_a_file_that_cannot_be_read_at_the_start_is_set_aside_and_begun_anew(kep
     kept.path.write_bytes(content)
 
     kept.keeper.observe(FATAL)
+
+    aside = [path.read_bytes() for path in (kept.folder / "aside").iterdir()]
+    assert (aside, kept.on_disk()) == ([content], {"xid-48": 1})
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, NEWER])
+def test_a_file_that_is_damaged_while_no_driver_runs_takes_no_fault_along(kept, content):
+    """What only an event told is told once."""
+    kept.keeper.observe(FATAL)
+    kept.path.write_bytes(content)
+    next_process = kept.other()
+
+    next_process.observe()
+    next_process.observe()
 
     aside = [path.read_bytes() for path in (kept.folder / "aside").iterdir()]
     assert (aside, kept.on_disk()) == ([content], {"xid-48": 1})

@@ -66,7 +66,7 @@ class HealthKeeper:
         self._announcer = UNHEARD
         self._clock = clock
         self._guard = threading.Lock()
-        self._health = self._on_disk = ALL_HEALTHY
+        self._health = self._on_disk = self._recall()
         self._hung: frozenset[str] = frozenset()
         self._counts_due_s = 0.0
         self._owed: deque[Observation] = deque(maxlen=_MOST_OWED)
@@ -92,6 +92,16 @@ class HealthKeeper:
     def announce_to(self, announcer: Announces) -> None:
         """Tell `announcer`, too, of a file that had to be set aside."""
         self._announcer = announcer
+
+    def _recall(self) -> NodeHealth:
+        """What stood when the process before this one ended, so that the first look can take it back by its evidence.
+
+        A file that is damaged is for the first observation to set aside.
+        """
+        try:
+            return self._store.read_health()
+        except (StateError, TryAgain):
+            return ALL_HEALTHY
 
     def start(self) -> None:
         """Begin to take what is posted, and to look at the file."""
