@@ -96,7 +96,7 @@ def test_a_driver_that_ends_ends_its_streams_in_peace(followed):
 
 
 def test_nobody_can_tell_while_a_call_into_nvml_hangs(followed):
-    followed.program.sim("hang", function=READING)
+    followed.program.sim("hang", function=READING, gpu="0")
     followed.program.look()
     assert followed.shows("gpu-0", None, "does not return")
     followed.program.sim("release")
