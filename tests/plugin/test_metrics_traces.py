@@ -116,3 +116,11 @@ def test_a_collector_that_is_away_is_told_of_seldom():
     passed = [passes("no answer, %d", number) for number in range(3)], passes("refused")
     now[0] = 601.0
     assert (passed, passes("no answer, %d", 4)) == (([True, False, False], True), True)
+
+
+def test_a_header_that_cannot_be_read_is_not_told():
+    program = "from tesela.edge.telemetry.traces import Traces; Traces('node-1').close()"
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_HEADERS": "authorization: Bearer correct-horse"}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+    assert ("OTEL_EXPORTER_OTLP_HEADERS is not" in told.stderr, "correct-horse" in told.stderr) == (True, False)

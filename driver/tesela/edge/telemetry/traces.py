@@ -58,6 +58,17 @@ class Seldom(logging.Filter):
 _SELDOM: Final = Seldom()
 
 
+class Discreet(logging.Filter):
+    """OpenTelemetry logs a header that it cannot read as it is, which may be a collector's password."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = "a header in OTEL_EXPORTER_OTLP_HEADERS is not NAME=VALUE, URL-encoded", ()
+        return True
+
+
+_DISCREET: Final = Discreet()
+
+
 class OpenSpan:
     """A span that has begun and is this thread's current one."""
 
@@ -86,6 +97,7 @@ class Traces:
         resource = Resource.create(
             {"service.name": "tesela", "service.version": __version__, "k8s.node.name": node_name}
         )
+        logging.getLogger("opentelemetry.util.re").addFilter(_DISCREET)
         try:
             self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
             self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter() if exporter is None else exporter))
