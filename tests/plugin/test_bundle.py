@@ -20,20 +20,16 @@ from tesela.cli.bundle_parts import (
     collect_api,
     collect_cdi,
     collect_locks,
-    collect_logs,
-    collect_metrics,
     collect_state,
 )
 from tesela.cli.main import main
 from tesela.core.errors import ApiError, ApiUnavailable, NvmlError
-from tesela.core.redact import LEFT_OUT
 from tesela.edge.kube.port import NODES, RESOURCE_SLICES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Hang
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.store.locks import FileLocks, hold
-from watched_program import Watched
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzYSJ9.c2lnbmF0dXJl"
 
@@ -232,31 +228,7 @@ def test_an_api_that_does_not_answer_is_asked_once(world):
     assert (away.asked, "no answer" in part.missing["api/version"]) == (1, True)
 
 
-# Logs, metrics, this process
-
-
-def test_a_log_that_was_named_is_in_it(world, tmp_path):
-    log = tmp_path / "driver.log"
-    log.write_text(f"hello\nAuthorization: Bearer {TOKEN}\n")
-
-    part = collect_logs(places_of(world, logs=(log,)))
-
-    assert part.files["logs/driver.log"].decode() == f"hello\nAuthorization: {LEFT_OUT}\n"
-
-
-def test_without_a_log_the_command_for_one_is_named(world):
-    assert "kubectl logs" in collect_logs(places_of(world)).missing["logs"]
-
-
-def test_metrics_of_the_running_driver_are_in_it(short_path):
-    program = Watched(short_path, "h100-80gb")
-    try:
-        url = f"http://127.0.0.1:{program.port}/metrics"
-        part = collect_metrics(places_of(program.world, metrics_url=url))
-    finally:
-        program.close()
-
-    assert b"tesela_slice_writes_total" in part.files["metrics.txt"]
+# This process
 
 
 def test_the_arguments_of_a_running_driver_are_in_it(world, tmp_path):

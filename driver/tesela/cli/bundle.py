@@ -78,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="env KUBECONFIG; never put in")
     where.add_argument("--nvml", default=os.environ.get("TESELA_NVML", "real"), help="env TESELA_NVML (default real)")
     where.add_argument("--metrics-port", default=os.environ.get("TESELA_METRICS_PORT", ""), metavar="PORT")
+    where.add_argument("--metrics-address", default=os.environ.get("TESELA_METRICS_ADDRESS", ""), metavar="IP")
     where.add_argument(
         "--plugins-dir", type=Path, default=Path("/var/lib/kubelet/plugins"), metavar="DIR", help="%(default)s"
     )
@@ -91,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         raise StateError(f"--timeout is {args.timeout:g}: give seconds, above 0, at most {_LONGEST_S:.0f}")
     if args.output == "-" and sys.stdout.isatty():
         raise StateError("an archive is nothing for a terminal: redirect stdout, or give -o a file")
+    if args.output and not Path(args.output).absolute().parent.is_dir():
+        raise StateError(f"{Path(args.output).parent} is no folder: make it, or give -o another file")
     created_s = time.time()
     name = _render_name(args.node_name, created_s)
     print(f"collecting, for {args.timeout:g} s at most", file=sys.stderr)
@@ -116,7 +119,7 @@ def collect(args: argparse.Namespace) -> tuple[Mapping[str, bytes], Mapping[str,
         proc_root=args.proc_root,
         node_name=args.node_name,
         logs=tuple(args.log),
-        metrics_url=f"http://127.0.0.1:{args.metrics_port}/metrics" if args.metrics_port else "",
+        metrics_url=render_metrics_url(args.metrics_address, args.metrics_port),
     )
     nvml = partial(
         collect_nvml,
@@ -165,6 +168,12 @@ def pack(name: str, files: Mapping[str, bytes], missing: Mapping[str, str], *, c
 def _render_name(node_name: str, created_s: float) -> str:
     node = f"{node_name}-" if node_name else ""
     return f"tesela-bundle-{node}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(created_s))}"
+
+
+def render_metrics_url(address: str, port: str) -> str:
+    """Where the driver on this node serves its metrics; "" without a port."""
+    host = f"[{address}]" if ":" in address else address or "127.0.0.1"
+    return f"http://{host}:{port}/metrics" if port else ""
 
 
 def _open_kube(kubeconfig: str) -> Kube:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from tesela import __version__
 from tesela.core.errors import ApiError, ApiUnavailable, TeselaError
 from tesela.core.model import DRIVER_NAME
-from tesela.core.redact import redact_object, redact_text
+from tesela.core.redact import redact_bytes, redact_object, redact_text
 from tesela.edge.kube.port import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Kube, Resource
 from tesela.edge.store.cdi_files import CdiFiles
 from tesela.edge.store.locks import FileLocks
@@ -167,17 +167,28 @@ def collect_api(places: Places, open_kube: Callable[[], Kube]) -> Part:
 
 
 def collect_logs(places: Places) -> Part:
-    """The end of each log that was named."""
+    """The end of each log that was named, from the beginning of a line."""
     part = Part()
     for path in places.logs:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_LOG_BYTES))
-            part.put_text(f"logs/{path.name}", file.read(_MOST_LOG_BYTES).decode(errors="replace"))
+        name = path.name if f"logs/{path.name}" not in part.files else f"{len(part.files)}-{path.name}"
+        try:
+            part.put_text(f"logs/{name}", _read_end(path))
+        except OSError as error:
+            part.missing[f"logs/{name}"] = f"{path}: {error.strerror}"
     if not places.logs:
         part.missing["logs"] = (
             "no --log was given: add `kubectl logs -n NAMESPACE POD` and, after a crash, the same with --previous"
         )
     return part
+
+
+def _read_end(path: Path) -> str:
+    """Not half a line: what its first half says of the rest (that it is a password, say) would be lost."""
+    with path.open("rb") as file:
+        left_out = max(0, os.fstat(file.fileno()).st_size - _MOST_LOG_BYTES)
+        file.seek(left_out)
+        data = file.read(_MOST_LOG_BYTES)
+    return (data.partition(b"\n")[2] if left_out else data).decode(errors="replace")
 
 
 def collect_metrics(places: Places) -> Part:
@@ -186,7 +197,8 @@ def collect_metrics(places: Places) -> Part:
     if not places.metrics_url:
         part.missing["metrics"] = "the driver's metrics port is not known: pass --metrics-port, where it has one"
         return part
-    with urllib.request.urlopen(places.metrics_url, timeout=_SCRAPE_S) as answer:  # noqa: S310 -- our own http URL
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # not by way of a proxy that others need
+    with direct.open(places.metrics_url, timeout=_SCRAPE_S) as answer:
         part.put_text("metrics.txt", answer.read(_MOST_BYTES).decode(errors="replace"))
     return part
 
@@ -219,17 +231,8 @@ def _put_file(part: Part, name: str, path: Path) -> None:
         return
     if len(data) > _MOST_BYTES:
         part.missing[name] = f"{path} is larger than {_MOST_BYTES >> 20} MiB"
-    elif (text := _decode(data)) is None:
-        part.files[name] = data  # noise is evidence, and no text to search
     else:
-        part.put_text(name, text)
-
-
-def _decode(data: bytes) -> str | None:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
+        part.files[name] = redact_bytes(data)  # noise is evidence
 
 
 def _walk(root: Path) -> Iterator[Path]:

@@ -18,19 +18,32 @@ _CREDENTIALS: Final = (
     re.compile(r"\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?"),
     re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
     re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
+    re.compile(r"\b(?:AKIA[0-9A-Z]{16}|(?:gh[a-z]_|github_pat_|glpat-|xox[a-z]-|hf_|nvapi-)[A-Za-z0-9_-]{16,})"),
 )
+_HEADER: Final = re.compile(r"""(?i)((?:authorization|cookie)\\*["']?\s*[=:]\s*\\*["']?)[^"'\\\r\n]+""")
 _NAMED: Final = re.compile(
-    r"""(?ix) (\b(?!module_?token) [\w.-]* (?:password|passwd|secret|token|api[-_]?key|access[-_]?key|authorization)
-    ["']?\s*[=:]\s*["']?) (?!(?:true|false|null|\d+)\b) ([^\s"',;&}\]]{4,})"""
+    r"""(?ix)
+    ((?:password|passwd|passphrase|secret|credentials?|(?<!module)(?<!module_)token|api[-_]?key|access[-_]?key
+    |private[-_]?key|key-data) \\*["']? \s*[=:]\s*)
+    (?: (?P<quote>\\*["']) [^\r\n]{1,4096}? (?P=quote) | (?!(?:true|false|null|\d+)\b) [^\s"',;&}\]\[{\\]{4,} )"""
 )
-"""Numbers and truth values are no secrets, and `moduleToken` tells one load of the kernel module from the next."""
+"""No part of it may be tried at every place of a long word: a search holds up the whole process while it runs.
+
+Numbers and truth values are no secrets, and `moduleToken` tells one load of the kernel module from the next.
+"""
 
 
 def redact_text(text: str) -> str:
-    """The text without what looks like a token, a key, or a password."""
+    """The text without what looks like a token, a key, or a password; also where JSON lies in the strings of JSON."""
     for pattern in _CREDENTIALS:
         text = pattern.sub(LEFT_OUT, text)
-    return _NAMED.sub(lambda found: found[1] + LEFT_OUT, text)
+    text = _HEADER.sub(lambda found: found[1] + LEFT_OUT, text)
+    return _NAMED.sub(lambda found: f"{found[1]}{found['quote'] or ''}{LEFT_OUT}{found['quote'] or ''}", text)
+
+
+def redact_bytes(data: bytes) -> bytes:
+    """The same for what may be no text at all; bytes that are no part of a secret stay as they are."""
+    return redact_text(data.decode("latin-1")).encode("latin-1")
 
 
 def redact_object(obj: Json, driver: str) -> Json:
