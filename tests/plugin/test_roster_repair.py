@@ -16,6 +16,7 @@ from tesela.edge.kube.port import NODES, RESOURCE_SLICES
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
+from tesela.plugin.monitor import look_at_gpus
 from tesela.plugin.publish import Publisher
 from tesela.plugin.roster_repair import repair_roster
 
@@ -256,10 +257,10 @@ def test_a_reset_after_a_damaged_roster_proves_one(world, generation):
     world.start()
     world.node.health.observe()
     world.serve(world.claim("a", world.partition(0, "1g.5gb", 6)))
-    world.reset(0)
+    world.reset(0)  # as nobody could while this process has NVML open
 
-    world.look()
-    world.node.health.observe()
+    world.node = world.build()
+    look_at_gpus(world.node)
 
     assert signals(world) == []
 

@@ -7,15 +7,12 @@ exist and nothing tells which GPUs they are on, since device names would be deal
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from tesela.core.errors import ApiError, OtherRelease, StartError, StateError
-from tesela.core.health.rules import forget_generations
 from tesela.core.model import DRIVER_NAME
 from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.core.roster_rebuild import rebuild_roster
 from tesela.edge.kube.port import RESOURCE_SLICES, Kube
-from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
@@ -43,7 +40,7 @@ def repair_roster(
         except OtherRelease as error:
             raise StartError(str(error)) from error
         except StateError as error:
-            announcer.announce_set_aside(_rebuild(store, records, locks, kube, node_name, error))
+            announcer.announce_set_aside(_rebuild(store, records, kube, node_name, error))
             telemetry.count_record_set_aside()
 
 
@@ -55,9 +52,7 @@ def _check(store: RosterStore, records: RecordStore) -> None:
             raise StateError(f"{store.path} is gone, and there are records of claims")
 
 
-def _rebuild(
-    store: RosterStore, records: RecordStore, locks: FileLocks, kube: Kube, node_name: str, damage: StateError
-) -> str:
+def _rebuild(store: RosterStore, records: RecordStore, kube: Kube, node_name: str, damage: StateError) -> str:
     """What was done, as a sentence."""
     log.error("%s", damage)
     listing = records.list()
@@ -74,25 +69,12 @@ def _rebuild(
         raise _refuse(store, damage, str(error)) from error
     if not roster.gpus and (listing.records or listing.unreadable):
         raise _refuse(store, damage, "there are records of claims, and neither they nor a ResourceSlice name a GPU")
-    _forget_generations(store.path.parent, locks)
     aside = store.set_aside()
     store.write_roster(roster)
     kept = f"the old file is kept as {aside}" if aside is not None else "there was no file"
     sentence = f"the roster of GPUs was damaged and is rebuilt: {_describe(roster)}; {kept}"
     log.warning("%s", sentence)
     return sentence
-
-
-def _forget_generations(state_dir: Path, locks: FileLocks) -> None:
-    """A damaged roster proves no reset: what stands against the GPUs is held against the rebuilt one from now on."""
-    store = HealthStore(state_dir)
-    with hold(locks.health_lock(), _LOCK_TIMEOUT_S, "the health of the GPUs"):
-        try:
-            health = store.read_health()
-        except StateError as error:
-            log.warning("%s", error)  # whoever keeps it sets it aside
-            return
-        store.write_health(forget_generations(health))
 
 
 def _refuse(store: RosterStore, damage: StateError, cause: str) -> StartError:

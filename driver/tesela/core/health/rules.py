@@ -108,11 +108,6 @@ def plan_clear(
     )
 
 
-def forget_generations(health: NodeHealth) -> NodeHealth:
-    """The same findings for a roster that was rebuilt, and counts generations anew: they belong to its first ones."""
-    return replace(health, findings=tuple(replace(one, generation=0) for one in health.findings))
-
-
 def plan_changes(before: NodeHealth, after: NodeHealth) -> tuple[HealthChange, ...]:
     """How two states of one node differ, one entry per GPU or partition; counts, and what is only counted, left out."""
     old, new = _list_condemning(before), _list_condemning(after)
@@ -253,10 +248,10 @@ def _differ(one: str, other: str) -> bool:
 
 
 def _adopt(finding: Finding, roster: Roster) -> Finding:
-    """A finding from before the roster knew its GPU, or knew it anew, belongs to the first life that it tells."""
-    boot_id, epoch, generation = _read_life(roster, finding.gpu_uuid)
-    if finding.generation or not boot_id or _differ(finding.epoch, epoch) or _differ(finding.boot_id, boot_id):
+    """A finding from before the roster knew its GPU belongs to the first life that it tells."""
+    if finding.boot_id or finding.epoch or finding.generation:
         return finding
+    boot_id, epoch, generation = _read_life(roster, finding.gpu_uuid)
     return replace(finding, boot_id=boot_id, epoch=epoch, generation=generation)
 
 
