@@ -209,6 +209,20 @@ def test_cordon_twice_is_cordon(cluster):
     assert (cluster.run("cordon", "gpu-0"), cluster.kube.list(DEVICE_TAINT_RULES).items) == (0, before)
 
 
+def test_cordon_again_tells_the_new_reason(cluster):
+    cluster.run("cordon", "gpu-1", "--reason", "first")
+    cluster.run("cordon", "gpu-1", "--reason", "ticket 4711")
+
+    (rule,) = cluster.kube.list(DEVICE_TAINT_RULES).items
+    told = (rule["metadata"]["annotations"]["gpu.nvidia.com/reason"], rule["spec"]["taint"]["value"])
+    assert told == ("ticket 4711", "ticket-4711")
+
+
+def test_a_drain_is_not_begun_anew_for_another_reason():
+    target = Target(pool="n", device="gpu-0", gpu_uuid=UUID_0)
+    assert plan_rule(render_rule(target, "NoExecute", "first"), target, "NoExecute", "other") is None
+
+
 def test_cordon_says_who_uses_it_and_stays(cluster, capsys):
     cluster.start("busy")
 

@@ -21,6 +21,7 @@ Json: TypeAlias = Mapping[str, Any]
 CORDON_KEY: Final = "gpu.nvidia.com/cordoned"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 GPU_LABEL: Final = "gpu.nvidia.com/gpu"
+REASON: Final = "gpu.nvidia.com/reason"
 _MANAGER: Final = "tesela"
 _MAX_NAME: Final = 253
 
@@ -142,7 +143,7 @@ def render_rule(target: Target, effect: str, reason: str, *, dry_run: bool = Fal
         "metadata": {
             "name": target.dry_run_name if dry_run else target.rule_name,
             "labels": {MANAGED_BY: _MANAGER, **_label(target.gpu_uuid)},
-            "annotations": {"gpu.nvidia.com/reason": reason},
+            "annotations": {REASON: reason},
         },
         "spec": {
             "deviceSelector": {"driver": DRIVER_NAME, "pool": target.pool, "device": target.device},
@@ -159,7 +160,8 @@ def _label(gpu_uuid: str) -> dict[str, str]:
 def plan_rule(existing: Json | None, target: Target, effect: str, reason: str) -> dict[str, Any] | None:
     """The rule as it is to be written: the existing one changed, or a new one; None where it stands so already.
 
-    A rule that evicts is not made milder by a cordon: for that there is uncordon. StateError: its name is taken.
+    A rule that evicts is not made milder by a cordon: for that there is uncordon. Nor is it touched for another reason,
+    since its time would begin anew, which evictions count from. StateError: its name is taken.
     """
     wanted = render_rule(target, effect, reason)
     if existing is None:
@@ -169,9 +171,11 @@ def plan_rule(existing: Json | None, target: Target, effect: str, reason: str) -
             f"DeviceTaintRule {target.rule_name} exists and is not of tesela's making: rename or delete it"
         )
     before = existing["spec"]["taint"]
-    if effect == before["effect"] or before["effect"] == NO_EXECUTE:
+    same_reason = (existing["metadata"].get("annotations") or {}).get(REASON) == reason
+    if before["effect"] == NO_EXECUTE or (effect == before["effect"] and same_reason):
         return None
-    metadata = {**existing["metadata"], "annotations": wanted["metadata"]["annotations"]}
+    annotations = {**(existing["metadata"].get("annotations") or {}), REASON: reason}
+    metadata = {**existing["metadata"], "annotations": annotations}
     # The taint without its old time: the server sets the time of the new effect, which evictions count from.
     return {**existing, "metadata": metadata, "spec": wanted["spec"]}
 
