@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from node_world import World
 from tesela.core.model import Placement
@@ -50,3 +52,12 @@ def test_one_that_nobody_knows_has_no_placement(world, attribution):
     serve(world)
 
     assert attribution.find_placement(world.uuid(0), 13) is None
+
+
+def test_a_storm_of_an_instance_that_is_gone_is_said_once(world, attribution, caplog):
+    caplog.set_level(logging.INFO, logger="tesela.plugin.health.attribution")
+
+    for _ in range(100):
+        attribution.find_placement(world.uuid(0), 13)
+
+    assert len(caplog.records) == 1

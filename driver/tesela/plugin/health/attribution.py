@@ -23,13 +23,19 @@ class Attribution:
     def __init__(self, *, nvml: Nvml, records: RecordStore) -> None:
         self._nvml = nvml
         self._records = records
+        self._said: set[tuple[str, int]] = set()
 
     def find_placement(self, gpu_uuid: str, gi_id: int) -> Placement | None:
         """Where the instance `gi_id` is, or was until just now; None where nobody knows."""
         try:
-            return self._nvml.get_gpu_instance_by_id(gpu_uuid, gi_id).placement
+            placement = self._nvml.get_gpu_instance_by_id(gpu_uuid, gi_id).placement
         except (NvmlError, TryAgain) as error:
-            log.info("GPU instance %d of GPU %s is looked up in the records: %s", gi_id, gpu_uuid, error)
+            if (gpu_uuid, gi_id) not in self._said:  # once, and not ten times a second while a storm lasts
+                log.info("GPU instance %d of GPU %s is looked up in the records: %s", gi_id, gpu_uuid, error)
+            self._said.add((gpu_uuid, gi_id))
+        else:
+            self._said.discard((gpu_uuid, gi_id))
+            return placement
         recorded = {
             partition.placement
             for record in self._records.list().records
