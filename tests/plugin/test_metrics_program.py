@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tesela.core.model import Refusal
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin
 from tesela.edge.telemetry.catalogue import METRICS, Kind
+from tesela.plugin.service import ClaimService
 from watched_program import Watched
 
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
@@ -149,6 +151,29 @@ def test_a_failure_of_nvml_is_counted_by_its_cause(program):
     counts = program.values("tesela_claim_failures_total")
 
     assert {labels: count for labels, count in counts.items() if count} == {("prepare", "nvml_no_room"): 1}
+
+
+def test_a_partition_in_use_is_the_cause_of_an_unprepare_that_fails(program):
+    ref = program.prepare("one", partition(program))
+    sim(program, op="fail", function="destroy_compute_instance", code=codes.IN_USE)
+    sim(program, op="fail", function="destroy_gpu_instance", code=codes.IN_USE)
+    program.world.node = replace(program.world.node, in_use_retry_s=0.0)
+
+    ClaimService(program.world.node).unprepare([ref], 20)
+    failures = program.values("tesela_claim_failures_total")
+    sim(program, op="release")
+    program.give_back(ref)
+
+    assert {labels for labels, count in failures.items() if count} == {("unprepare", "nvml_in_use")}
+
+
+def test_a_mode_that_is_held_is_the_cause_of_a_prepare_that_fails(program):
+    sim(program, op="fail", function="set_mig_mode", code=codes.IN_USE)
+    program.ask(program.world.claim("one", program.world.partition(1, "1g.10gb", 0)))
+
+    counts = program.values("tesela_claim_failures_total")
+
+    assert {labels: count for labels, count in counts.items() if count} == {("prepare", "nvml_in_use"): 1}
 
 
 def test_every_cause_is_counted_from_zero_on(program):

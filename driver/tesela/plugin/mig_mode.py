@@ -59,7 +59,7 @@ def switch_mig_mode(nvml: Nvml, processes: Processes, switch: ModeSwitch, ref: C
         gpu_uuid=uuid,
         wants_mig=switch.enable,
         holder=holder,
-    )
+    ) from (NvmlError(status, "nvmlDeviceSetMigMode") if status != codes.SUCCESS else None)
 
 
 def _set_mode(nvml: Nvml, uuid: str, mode: int) -> int:

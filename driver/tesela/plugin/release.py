@@ -53,6 +53,7 @@ def give_back(node: Node, record: ClaimRecord, deadline: Deadline) -> None:
             named = _name_holder(node, record.claim, busy, deadline)
             # The kubelet writes no Event about an unprepare that fails.
             node.announcer.announce_in_use(str(named), record.claim)
+            named.__cause__ = busy  # raised later, and counted by its cause
             refusals.append(named)
         except TryAgain as refusal:
             refusals.append(refusal)
