@@ -318,7 +318,7 @@ def test_a_claim_that_comes_back_is_not_counted_from_before(world, ref, away):
     kube.away = False
     obj = world.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
     answers = iter([None, obj, None])
-    kube.get = lambda *_arguments: next(answers) or world.kube.get(RESOURCE_CLAIMS, "no-such-claim", "default")
+    kube.get = lambda *_arguments: next(answers) or world.kube.get(RESOURCE_CLAIMS, ref.name, "elsewhere")
     for _ in range(2):
         sweeps.sweep(after_s=TEN_MINUTES_S)
 

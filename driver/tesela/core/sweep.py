@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from tesela.core.geometry import find_profile
-from tesela.core.model import LivePartition
+from tesela.core.model import LivePartition, Shape
 from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice
 from tesela.core.release import is_stale, list_foreign
 from tesela.core.roster import KnownGpu, Roster
@@ -198,8 +198,8 @@ def plan_sweep(sight: Sight) -> tuple[PlannedRepair, ...]:
 
 def _plan_gpu(sight: Sight, known: KnownGpu) -> Iterator[PlannedRepair]:
     seen = sight.gpus.get(known.gpu.uuid)
-    if seen is None:
-        return
+    if seen is None or sight.policy.find_rule(known).mode is Shape.IGNORE:
+        return  # what others do with a GPU that is left to them is theirs
     offered = plan_shape(known, sight.policy).partitions is PartitionSource.STATIC
     for live in list_foreign(known.gpu.uuid, seen.live, sight.records):
         if not (offered and live.mig_uuid is not None):

@@ -29,6 +29,8 @@ from tesela.plugin.side_by_side import run_side_by_side
 log = logging.getLogger(__name__)
 
 _HOLDERS_TIMEOUT_S = 10.0
+_TOLD_OF_A_NAME = 200
+"""A claim's name has up to 253 characters, and the text of an ApiError may be cut after 256."""
 
 
 class GoneClaims:
@@ -140,11 +142,17 @@ def _ask_api(
 
 
 def is_in_api(node: Node, ref: ClaimRef) -> bool:
-    """Whether the API knows this very claim, by its UID. ApiError where it does not tell."""
+    """Whether the API knows this very claim, by its UID. ApiError where it does not tell.
+
+    A 404 tells only where it is about this claim by name: so does one of an API server that does not serve
+    resource.k8s.io/v1 any more, or of something before it, about every claim there is.
+    """
     try:
         obj = node.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
-    except ApiNotFound:
-        return False
+    except ApiNotFound as error:
+        if error.reason == "NotFound" and f'"{ref.name[:_TOLD_OF_A_NAME]}' in error.message:
+            return False
+        raise ApiError(error.status, error.reason, error.message) from error
     return bool(obj["metadata"]["uid"] == ref.uid)
 
 
