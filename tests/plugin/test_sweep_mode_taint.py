@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from sweeping import Sweeps
-from tesela.core.health.signals import MODE_HELD
 from tesela.core.slices.pool import render_pool
 from tesela.core.slices.state import ApiAbilities
 from tesela.edge.simulator.gpu import Process
+from tesela.plugin.assembly import _list_mode_held
 from tesela.plugin.pool_state import read_pool_state
 
 BUSY = Process(pid=4711, name="trainer")
@@ -17,10 +19,7 @@ KEY = "gpu.nvidia.com/mode-held"
 
 def attach(world):
     """As the program joins them."""
-    health = world.node.health
-    world.node.mode_holds.attach(
-        health.observe, lambda: {one.gpu_uuid for one in health.health.findings if one.signal == MODE_HELD}
-    )
+    world.node.mode_holds.attach(world.node.health.observe, partial(_list_mode_held, world.node.health))
 
 
 def list_taints(world):
@@ -88,3 +87,16 @@ def test_it_stands_after_a_restart_and_ends_with_the_holder(held):
     Sweeps(held).sweep()
 
     assert (stood, list_taints(held)) == (True, {})
+
+
+def test_a_switch_by_hand_ends_it_after_a_restart_though_somebody_is_on_the_gpu(held):
+    held.machine.remove_process(str(HOPPER), BUSY.pid)
+    held.set_mig(HOPPER, on=True)
+    held.machine.add_process(str(HOPPER), BUSY)
+    held.start()
+    held.node.health.observe()
+    attach(held)
+
+    Sweeps(held).sweep()
+
+    assert list_taints(held) == {}

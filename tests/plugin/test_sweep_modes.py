@@ -18,14 +18,14 @@ class Health:
 
     def __init__(self):
         self.told = []
-        self.held = set()
+        self.held = {}
 
     def observe(self, observation):
         self.told.append(observation)
         if isinstance(observation, ModeHeld):
-            self.held.add(observation.gpu_uuid)
+            self.held[observation.gpu_uuid] = observation.wants_mig
         else:
-            self.held.discard(observation.gpu_uuid)
+            self.held.pop(observation.gpu_uuid, None)
 
 
 @pytest.fixture
@@ -148,14 +148,29 @@ def test_a_hold_from_before_a_restart_ends_when_the_gpu_is_idle(world, ref, heal
 
     Sweeps(world).sweep()
 
-    assert health.held == set()
+    assert health.held == {}
+
+
+def test_a_hold_from_before_a_restart_ends_when_the_gpu_was_switched_by_hand_though_somebody_is_on_it(
+    world, ref, health
+):
+    refuse(world, ref, 2)
+    world.machine.remove_process(str(HOPPER), BUSY.pid)
+    world.set_mig(HOPPER, on=True)
+    world.machine.add_process(str(HOPPER), BUSY)
+    world.start()
+    world.node.mode_holds.attach(health.observe, lambda: health.held)
+
+    Sweeps(world).sweep()
+
+    assert health.held == {}
 
 
 def test_health_that_cannot_be_noted_does_not_change_the_refusal(world, ref):
     def refuse_to_note(_observation):
         raise TryAgain("the disk is full")
 
-    world.node.mode_holds.attach(refuse_to_note, tuple)
+    world.node.mode_holds.attach(refuse_to_note, dict)
     refuse(world, ref, 1)
 
     assert "held by trainer (pid 4711)" in world.refuse(ref)

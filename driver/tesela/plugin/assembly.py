@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from tesela.core.health.model import Reach
 from tesela.core.health.observations import Wedged
 from tesela.core.health.signals import MODE_HELD
 from tesela.core.model import DRIVER_NAME
@@ -186,8 +187,10 @@ def _wake(publisher: Publisher, report: HealthReport, statuses: ClaimStatusWrite
     statuses.wake()
 
 
-def _list_mode_held(health: HealthKeeper) -> frozenset[str]:
-    return frozenset(one.gpu_uuid for one in health.health.findings if one.signal == MODE_HELD)
+def _list_mode_held(health: HealthKeeper) -> dict[str, bool]:
+    """GPUs whose mode is held, and whether MIG mode is the one that cannot be had: then it fences the partitions."""
+    held = (one for one in health.health.findings if one.signal == MODE_HELD)
+    return {one.gpu_uuid: one.reach is Reach.PARTITIONS for one in held}
 
 
 def build_release_files(config: PluginConfig, kube: Kube) -> ReleaseFiles:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,10 +39,15 @@ class ModeHolds:
         self._guard = threading.Lock()
         self._refused: dict[str, _Refused] = {}
         self._observe: Callable[[ModeHeld | ModeFree], object] = lambda _observation: None
-        self._recall: Callable[[], Collection[str]] = tuple
+        self._recall: Callable[[], Mapping[str, bool]] = dict
 
-    def attach(self, observe: Callable[[ModeHeld | ModeFree], object], recall: Callable[[], Collection[str]]) -> None:
-        """Tell `observe` from now on. `recall` names the GPUs that are known as held, from before a restart too."""
+    def attach(
+        self, observe: Callable[[ModeHeld | ModeFree], object], recall: Callable[[], Mapping[str, bool]]
+    ) -> None:
+        """Tell `observe` from now on.
+
+        `recall` names the GPUs that are known as held, from before a restart too, and whether MIG mode was wanted.
+        """
         self._observe, self._recall = observe, recall
 
     @contextlib.contextmanager
@@ -55,11 +60,11 @@ class ModeHolds:
             raise
         self.free(gpu_uuid)
 
-    def list_held(self) -> dict[str, bool | None]:
-        """GPUs with a refusal that stands, and whether MIG mode was wanted; None where that is from before a start."""
+    def list_held(self) -> dict[str, bool]:
+        """GPUs with a refusal that stands, and whether MIG mode was wanted."""
         with self._guard:
-            counted: dict[str, bool | None] = {uuid: one.wants_mig for uuid, one in self._refused.items()}
-        return dict.fromkeys(self._recall()) | counted
+            counted = {uuid: one.wants_mig for uuid, one in self._refused.items()}
+        return {**self._recall(), **counted}
 
     def free(self, gpu_uuid: str) -> None:
         """The mode was switched, or can be."""
