@@ -12,8 +12,10 @@ import threading
 import pytest
 from tesela.core.model import ClaimRef
 from tesela.edge.nvml.worker import Worker
+from tesela.edge.store.locks import hold
 from tesela.edge.telemetry.logs import JsonFormatter, LogFormat, TextFormatter, configure_logs
 from tesela.edge.telemetry.work import Verb, working_on
+from tesela.plugin.recover import recover_claim
 from tesela.plugin.side_by_side import run_side_by_side
 
 CLAIM = ClaimRef(namespace="default", name="one", uid="8a1c0f5e-0000-4000-8000-000000000001")
@@ -202,3 +204,15 @@ def test_the_level_decides_what_is_written():
         root.setLevel(level)
 
     assert [line.partition("quiet: ")[2] for line in stream.getvalue().splitlines()] == ["but this"]
+
+
+def test_a_line_about_a_claim_of_which_only_the_uid_is_known_names_it(world, caplog):
+    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+    caplog.handler.setFormatter(JsonFormatter())
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    with hold(world.node.locks.claim_lock(ref.uid), 5, "the claim"):
+        recover_claim(world.node, ref.uid)
+
+    assert [json.loads(line)["claimUID"] for line in caplog.text.splitlines()] == [ref.uid]

@@ -18,7 +18,7 @@ from tesela.core.release import is_stale, render_interrupted, render_lost, rende
 from tesela.core.sweep import is_claim_uid
 from tesela.edge.store.locks import FileLock
 from tesela.edge.store.records import UnreadableRecord
-from tesela.edge.telemetry.work import Verb, working_on
+from tesela.edge.telemetry.work import CLAIM_UID, Verb, working_on
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
 from tesela.plugin.rebuild import rebuild_from_files, restore_lost, set_aside_and_write
@@ -88,17 +88,18 @@ def recover_claim(node: Node, claim_uid: str) -> bool:
 
     False where it was not done, or not needed: somebody has the claim in hand, or it has no record any more.
     """
+    named = {CLAIM_UID: claim_uid}
     try:
         attempt_recovery(node, claim_uid)
     except InHand as error:
-        log.info("claim %s is left to others: %s", claim_uid, error)
+        log.info("claim %s is left to others: %s", claim_uid, error, extra=named)
         return False
     except TeselaError as error:
-        log.warning("claim %s is not recovered yet: %s", claim_uid, error)
+        log.warning("claim %s is not recovered yet: %s", claim_uid, error, extra=named)
         return False
     except Exception:
         # A fault of ours, met with one claim: the next ones of its GPU are recovered all the same.
-        log.exception("claim %s is not recovered yet, which is a fault of the driver", claim_uid)
+        log.exception("claim %s is not recovered yet, which is a fault of the driver", claim_uid, extra=named)
         return False
     return True
 

@@ -213,8 +213,8 @@ def _give_back(node: Node, record: ClaimRecord) -> None:
     holders = list_claim_holders(node, record)
     if holders != ():
         raise TryAgain(f"its devices are used by {', '.join(holders or ('nobody knows whom',))}")
-    log.warning("claim %s: the API does not know it any more and nobody uses its devices; given back", record.claim)
     with working_on(Verb.UNPREPARE, record.claim), node.telemetry.operation():
+        log.warning("claim %s: the API does not know it any more and nobody uses its devices; given back", record.claim)
         unprepare_locked(node, record.claim, record, Deadline.after(_CLAIM_TIMEOUT_S))
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, TextIO
 
-from tesela.edge.telemetry.work import WORK
+from tesela.edge.telemetry.work import CLAIM_UID, WORK
 
 _LOG: Final = logging.getLogger(__name__)
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -71,6 +71,8 @@ class JsonFormatter(logging.Formatter):
                 "claimUID": work.claim.uid,
                 "verb": work.verb,
             }
+        elif (uid := getattr(record, CLAIM_UID, None)) is not None:
+            line["claimUID"] = uid
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         if record.stack_info:

@@ -40,6 +40,9 @@ class Work:
 WORK: Final[ContextVar[Work | None]] = ContextVar("tesela_work", default=None)
 """The work of this thread; None outside of any claim's."""
 
+CLAIM_UID: Final = "claim_uid"
+"""Key of a log line's `extra`: the claim that it is about, where only its UID is known."""
+
 
 @contextmanager
 def working_on(verb: Verb, claim: ClaimRef) -> Iterator[None]:
