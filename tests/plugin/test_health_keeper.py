@@ -324,6 +324,16 @@ def test_a_file_that_is_damaged_under_the_driver_is_written_again_from_what_it_k
     assert kept.on_disk() == {"xid-48": 1}
 
 
+def test_a_file_that_is_damaged_takes_no_fault_along_that_another_process_found(kept):
+    kept.keeper.observe(HARMLESS)
+    kept.other().observe(FATAL)
+    kept.path.write_bytes(b"{")
+
+    kept.keeper.observe()
+
+    assert kept.on_disk() == {"xid-31": 1, "xid-48": 1}
+
+
 def test_a_file_that_another_release_writes_beside_this_process_is_left_to_it(kept):
     kept.keeper.observe(FATAL)
     kept.path.write_bytes(NEWER)

@@ -179,9 +179,8 @@ class HealthKeeper:
 
     def _settle(self, observations: tuple[Observation, ...], planned: NodeHealth, since: NodeHealth | None) -> None:
         """Put `planned` on disk, or, where somebody else wrote meanwhile, what follows from that."""
-        is_first = not self._has_read
         on_disk = self._read()
-        found = self._store.read_copy() if on_disk is None and is_first else on_disk
+        found = self._store.read_copy() if on_disk is None else on_disk
         if found is not None and found != self._on_disk:
             planned = self._plan(found, (*self._owed, *observations), since)
         if planned != on_disk:
@@ -194,7 +193,7 @@ class HealthKeeper:
     def _read(self) -> NodeHealth | None:
         """What is on disk; None where that was damaged, is set aside, and what is known is to replace it.
 
-        Known to this process, or, as long as that is nothing, to the copy of the file.
+        That is the copy of the file, which another process may have written, else what this process knows.
 
         OtherRelease while this process runs: another one, of a newer release, has begun. Two that set each other's file
         aside would not end.
