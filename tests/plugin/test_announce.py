@@ -312,3 +312,20 @@ def test_a_second_outage_is_told_of_as_the_first(telling, caplog):
         telling.now_s += PACE.first_retry_s
         telling.send()
     assert sum("wait for the API server" in record.getMessage() for record in caplog.records) == 2
+
+
+def test_a_change_is_in_the_log_while_the_api_server_is_away(telling, caplog):
+    telling.kube.inject(unavailable(99))
+    telling.change()
+    telling.send()
+    assert [record.levelname for record in caplog.records if "GPU-1 is unhealthy" in record.getMessage()] == ["WARNING"]
+
+
+def test_the_longest_name_of_a_node_leaves_room_for_that_of_an_event(telling):
+    name = ".".join(["n" * 62] * 4)[:253]
+    telling.announcer = Announcer(telling.kube, name, clock=lambda: telling.now_s)
+    for _ in range(2):
+        telling.say("still")
+        telling.send()
+        telling.now_s += PACE.series_s + 1
+    assert [len(event["metadata"]["name"]) <= 253 for event in telling.events()] == [True, True]

@@ -352,7 +352,10 @@ def _plan_change(
     except TeselaError as error:
         log.warning("an Event does not name the claims that hold the GPU: %s", error)
         held = ()
-    return plan_health_announcement(change, roster, held, _render_time)
+    announcement = plan_health_announcement(change, roster, held, _render_time)
+    if announcement is not None:  # in the log whether or not the API server takes an Event
+        log.log(logging.INFO if announcement.kind == "Normal" else logging.WARNING, "%s", announcement.note)
+    return announcement
 
 
 def _render_series(count: int, last_s: float) -> Json:
