@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from survive.program import Program
+from sweeping import Sweeps
+from tesela.edge.simulator.faults import Fault
 from tesela.edge.store.roster import RosterStore
 
 
@@ -76,3 +78,40 @@ def test_a_gpu_that_goes_after_it_is_noticed(program, held, harm):
 
     assert [known.present for known in program.world.node.lookout.roster.gpus] == [True, False]
     program.world.machine.reset(program.world.uuid(1))
+
+
+def forget_roster(world):
+    """The file and its copies are damaged: what is known of the GPUs is what slices and records tell."""
+    for path in world.state_dir.glob("roster*.json"):
+        damage(path)
+
+
+@pytest.mark.parametrize("function", ["get_memory_info", "get_gpu_instance_profile_info", "get_mig_mode"])
+def test_a_claim_outlives_a_start_without_roster_at_which_its_gpu_did_not_answer(program, function):
+    """Nothing that is rebuilt tells its profiles, and without them its partitions are not seen."""
+    world = program.world
+    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
+    before = world.serve(ref)
+    forget_roster(world)
+    world.machine.inject(Fault(function=function, gpu="0", times=None))
+
+    program.start()
+    world.machine.release()
+    sight = Sweeps(world).sweep()
+    world.look()
+
+    assert (world.record(ref), len(sight.unknown)) == (before, 1)
+    assert (world.unprepare(ref), world.leftovers()) == (None, [])
+
+
+def test_a_claim_on_a_gpu_without_mig_is_compared_after_a_start_without_roster(short_path):
+    program = Program(short_path, "a30*2")
+    world = program.world
+    world.serve(world.claim("a", "gpu-0"))
+    forget_roster(world)
+    world.machine.inject(Fault(function="get_memory_info", gpu="0", times=None))
+    program.start()
+    world.machine.release()
+
+    assert Sweeps(world).sweep().unknown == ()
+    program.close()

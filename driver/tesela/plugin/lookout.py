@@ -217,13 +217,18 @@ class Lookout:
                 self._held_open.add(uuid)
 
     def _is_lost(self, known: KnownGpu, *, emptied: bool) -> bool:
-        """A second look at a GPU whose lock is held. One that only looks emptied and is silent is left as it is."""
+        """A second look at a GPU whose lock is held.
+
+        One that is silent is left as it is where it only looks emptied, or where a roster that was rebuilt tells of no
+        boot and no load that it may have lived through.
+        """
         uuid = known.gpu.uuid
         try:
+            self._partitions.check_read(known.gpu)
             seen = self._partitions.list_live(uuid, known.gpu.profiles)
         except (NvmlError, TryAgain) as error:
             log.warning("GPU %s seems to have lost its partitions and does not answer: %s", uuid, error)
-            return not emptied
+            return not emptied and known.epoch != EMPTY_ROSTER.epoch
         live = {one.mig_uuid for one in seen}
         records = self._records.list().records
         if not emptied:

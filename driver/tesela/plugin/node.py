@@ -87,6 +87,7 @@ class Node:
 
     def list_instances(self, known: KnownGpu) -> tuple[GpuInstance, ...]:
         """The GPU's instances; empty on a GPU without MIG."""
+        self.partitions.check_read(known.gpu)
         return self.partitions.list_instances(known.gpu.uuid, known.gpu.profiles)
 
     def lives(self, record: ClaimRecord) -> bool:
@@ -109,4 +110,5 @@ class Node:
 
     def list_live(self, known: KnownGpu) -> tuple[LivePartition, ...]:
         """The GPU's instances with their MIG devices."""
+        self.partitions.check_read(known.gpu)
         return self.partitions.list_live(known.gpu.uuid, known.gpu.profiles)

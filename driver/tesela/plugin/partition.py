@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tesela.core.errors import NvmlError, NvmlTimeout, TryAgain
-from tesela.core.model import GpuInstance, LivePartition, Placement, Profile
+from tesela.core.model import Gpu, GpuInstance, LivePartition, Placement, Profile
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import ComputeInstanceInfo, ComputeInstanceProfileInfo, Nvml
 from tesela.edge.nvml.watchdog import together
@@ -54,6 +54,22 @@ class Partitions:
         if self._deadline is not None:
             self._deadline.check(f"GPU {gpu_uuid}, which answers slowly")
         return self._nvml
+
+    def check_read(self, gpu: Gpu) -> None:
+        """TryAgain where nothing of a GPU in MIG mode was read yet: without its profiles no walk finds an instance.
+
+        A roster that was rebuilt has such a GPU until it answers a look.
+        """
+        if gpu.profiles or gpu.mig_enabled is not None:
+            return
+        try:
+            mode = self._ask(gpu.uuid).get_mig_mode(gpu.uuid)
+        except NvmlError as error:
+            if error.code in (*_ABSENT, codes.FUNCTION_NOT_FOUND):
+                return
+            raise
+        if mode.current == codes.MIG_ENABLED:
+            raise TryAgain(f"the profiles of GPU {gpu.uuid} were not read yet, the next look at the machine does that")
 
     def list_instances(self, gpu_uuid: str, profiles: Iterable[Profile]) -> tuple[GpuInstance, ...]:
         """Every GPU instance, by start; walked by profile, so that one without compute instance is seen.

@@ -90,7 +90,7 @@ def _look_at(node: Node, known: KnownGpu, time_slice: bool) -> GpuSight | None:
     uuid = known.gpu.uuid
     try:
         mode = None if known.gpu.mig_enabled is None else node.nvml.get_mig_mode(uuid)
-        live = node.list_live(known) if mode is not None and mode.current == codes.MIG_ENABLED else ()
+        live = node.list_live(known) if mode is None or mode.current == codes.MIG_ENABLED else ()
     except (NvmlError, TryAgain) as error:
         log.info("GPU %s does not answer a sweep: %s", uuid, error)
         return None
