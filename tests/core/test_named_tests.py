@@ -12,7 +12,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 TABLES = [TESTS / "survive" / "README.md", TESTS.parent / "docs" / "reports.md"]
 NAMED = re.compile(r"`(\w+/test_\w+)::(test_\w+|\*)`")
-POINTS = 17
+POINTS = 18
 """Of the list of what must be survived."""
 
 

@@ -96,11 +96,6 @@ def list_left(node: Node) -> list[str]:
     return [*records, *instances, *("CDI file" for path in list_cdi_files(node.cluster) if path.suffix == ".json")]
 
 
-def hurry(work: Namespace, name: str) -> None:
-    """A pod that changes is tried again by the kubelet at once, not 10 s later."""
-    work.cluster.kubectl("-n", work.name, "label", "pod", name, "hurry=true")
-
-
 @pytest.mark.parametrize(("point", "left"), PREPARE.values(), ids=PREPARE)
 def test_a_prepare_cut_short_by_a_kill_is_done_once_after_the_restart(
     node: Node, work: Namespace, point: Inside | Before, left: Sequence[str]
@@ -113,7 +108,7 @@ def test_a_prepare_cut_short_by_a_kill_is_done_once_after_the_restart(
     found = list_left(node)
 
     node.driver.start()
-    hurry(work, "cut")
+    work.hurry("cut")
     work.wait_running("cut")
 
     uuids = [seen.uuid for seen in node.simulator.list_partitions()]

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import grpc
 from e2e.harness import components, images
 from e2e.harness.build import HarnessError
 from e2e.harness.certificates import create_certificates
@@ -114,6 +115,32 @@ class Cluster:
         """Starts the kubelet on the state that it left."""
         self.start("kubelet", components.render_kubelet)
 
+    def stop_containerd(self) -> None:
+        """SIGTERM; containers go on."""
+        self.processes["containerd"].stop()
+
+    def start_containerd(self) -> None:
+        """Starts containerd on the state that it left, and returns when it answers."""
+        self.start("containerd", components.render_containerd)
+        wait_until("containerd answers", lambda: self._is_up("containerd", self._has_containerd), timeout_s=30)
+
+    def kill_container(self, container_id: str) -> None:
+        """SIGKILL to a container's program, behind the kubelet's back."""
+        ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
+        self.run([*ctr, "tasks", "kill", "--signal", "SIGKILL", container_id])
+
+    def stop_control_plane(self) -> None:
+        """SIGKILL to the API server, the scheduler and the controller manager; etcd keeps every object."""
+        for name in ("apiserver", "scheduler", "controller-manager"):
+            self.processes[name].kill()
+
+    def start_control_plane(self) -> None:
+        """Starts the three again, and returns when the API server answers."""
+        self.start("apiserver", components.render_api_server)
+        wait_until("the API server is ready", lambda: self._is_up("apiserver", self._is_ready), timeout_s=60)
+        self.start("scheduler", components.render_scheduler)
+        self.start("controller-manager", components.render_controller_manager)
+
     def wait_node_ready(self, timeout_s: float = 60) -> None:
         """Returns when the node's condition Ready is True."""
         wait_until("node1 is Ready", lambda: self._is_up("kubelet", self._is_node_ready), timeout_s=timeout_s)
@@ -185,6 +212,15 @@ class Cluster:
             images.write_image(archive, reference, ["sleep", "2147483647"])
             ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
             self.run([*ctr, "images", "import", "--local", archive])
+
+    def _has_containerd(self) -> bool:
+        """Whether the kubelet's service answers, which is the last to come up: a kubelet that finds it away ends."""
+        socket = self.sandbox.folder / "run" / "containerd" / "containerd.sock"
+        with grpc.insecure_channel(f"unix://{socket}") as channel:
+            try:
+                return bool(channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"", timeout=2))
+            except grpc.RpcError:
+                return False
 
     def _is_up(self, name: str, ready: Callable[[], object]) -> bool:
         """`ready()`, unless the process that should bring it about has ended: then waiting is useless."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -228,6 +229,10 @@ class Namespace:
 
         wait_until(f"pod {name} has been restarted", restarts, timeout_s=RUNNING_TIMEOUT_S)
 
+    def hurry(self, name: str) -> None:
+        """Has the kubelet try a pod again now and not after its pause: it looks at once at a pod that changed."""
+        self.cluster.kubectl("-n", self.name, "label", "pod", name, f"hurry=n{time.monotonic_ns()}", "--overwrite")
+
     def delete(self, *names: str, grace_s: int | None = None) -> None:
         """Asks for the end of pods; `grace_s` 0 forces it without the kubelet."""
         for name in names:
@@ -247,6 +252,10 @@ class Namespace:
     def exec(self, pod: str, script: str, *, container: str = "main") -> str:
         """What a shell script prints in a container."""
         return self.cluster.kubectl("-n", self.name, "exec", pod, "-c", container, "--", "sh", "-c", script)
+
+    def get_container_id(self, pod: str) -> str:
+        """The runtime's name of a pod's first container."""
+        return str(self.pod(pod)["status"]["containerStatuses"][0]["containerID"]).removeprefix("containerd://")
 
     def logs(self, pod: str, *, container: str = "main") -> str:
         """What a container printed."""

@@ -105,6 +105,15 @@ class Sandbox:
         """Moves the calling thread back."""
         _set_network(self._machine_network)
 
+    def list_processes(self, group: str) -> set[int]:
+        """The processes of one group below the sandbox's in every hierarchy, with the groups below it."""
+        found: set[int] = set()
+        for root in _list_hierarchies():
+            for path in (root / self.cgroup / group).rglob("cgroup.procs"):
+                with contextlib.suppress(OSError):  # a group that is gone by now
+                    found.update(int(pid) for pid in path.read_text().split())
+        return found
+
     def close(self) -> None:
         """Ends everything inside and removes the folder and the cgroups. May be called again."""
         holder = getattr(self, "_holder", None)

@@ -116,6 +116,12 @@ class Simulator:
         with self._nvml() as nvml:
             nvml.destroy_gpu_instance(nvml.get_uuid(gpu), gi_id)
 
+    def destroy_partition(self, seen: Seen) -> None:
+        """Destroys a partition behind the driver's back, as `nvidia-smi mig -dci` and `-dgi` do."""
+        with self._nvml() as nvml:
+            nvml.destroy_compute_instance(nvml.get_uuid(seen.gpu), seen.gi_id, seen.ci_id)
+        self.destroy_gpu_instance(seen.gpu, seen.gi_id)
+
     def list_device_nodes(self, *partitions: Seen) -> set[str]:
         """What a container that was granted exactly these partitions shows under /dev of NVIDIA's nodes."""
         nodes = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
