@@ -124,6 +124,13 @@ def test_a_healthy_gpu_reads_clear(read):
     )
 
 
+def test_the_fabric_of_a_gpu_in_mig_mode_is_not_asked_for(read):
+    world = read("h100-80gb:fabric:mig")
+    inject(world, "get_fabric_info", codes.UNKNOWN)
+
+    assert world.read().fabric_state == codes.FABRIC_NOT_SUPPORTED
+
+
 def test_errors_are_read_by_kind(read):
     world = read()
     world.machine.change_health("0", lambda health: health.add_errors(1, 3, location=2) or 0)

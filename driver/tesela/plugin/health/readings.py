@@ -156,7 +156,6 @@ class Readings:
         minor = self._nvml.get_minor_number(uuid)
         fields = self._ask(known, "get_field_values", lambda: self._nvml.get_field_values(uuid, _FIELDS))
         ecc, pending, failure, action = fields if fields is not None else (None,) * len(_FIELDS)
-        fabric = self._ask(known, "get_fabric_info", lambda: self._nvml.get_fabric_info(uuid))
         reading = Reading(
             gpu_uuid=uuid,
             # Where ECC is off nothing is counted, and every question would be refused.
@@ -166,9 +165,16 @@ class Readings:
             remap_pending=None if pending is None else bool(pending),
             remap_failure=None if failure is None else bool(failure),
             recovery_action=action,
-            fabric_state=None if fabric is None else fabric.state,
+            fabric_state=self._get_fabric_state(known),
         )
         return reading, minor
+
+    def _get_fabric_state(self, known: KnownGpu) -> int | None:
+        """Partitions have no NVLink: whatever a GPU in MIG mode says, it must not keep the whole GPU from leaving it."""
+        if known.gpu.mig_enabled:
+            return codes.FABRIC_NOT_SUPPORTED
+        fabric = self._ask(known, "get_fabric_info", lambda: self._nvml.get_fabric_info(known.gpu.uuid))
+        return None if fabric is None else fabric.state
 
     def _count(self, known: KnownGpu, *, uncorrected: bool, aggregate: bool) -> int | None:
         return self._ask(
