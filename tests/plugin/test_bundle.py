@@ -85,6 +85,20 @@ def test_a_damaged_record_is_put_in_as_it_is(world, held):
     assert part.files[f"state/claims/{held.uid}.json"] == noise
 
 
+def test_a_pipe_costs_its_own_line(world):
+    pipe = world.state_dir / "claims" / "pipe.json"
+    pipe.parent.mkdir(exist_ok=True)
+    os.mkfifo(pipe)
+
+    part = collect_state(places_of(world))
+    pipe.unlink()
+
+    assert ("no regular file" in part.missing["state/claims/pipe.json"], "state/roster.json" in part.files) == (
+        True,
+        True,
+    )
+
+
 def test_what_was_set_aside_is_in_it(world):
     aside = world.state_dir / "aside"
     aside.mkdir()

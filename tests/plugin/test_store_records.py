@@ -218,3 +218,16 @@ def test_a_damaged_roster_is_never_taken_for_an_empty_one(tmp_path):
 
     with pytest.raises(StateError, match=r"roster\.json: the roster of GPUs is unreadable"):
         RosterStore(tmp_path).read_roster()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_an_unreadable_record_and_holds_up_no_other(store, make):
+    store.write(record("uid-1"))
+    make(store.path("uid-2"))
+
+    listing = store.list()
+
+    assert ([one.claim.uid for one in listing.records], [one.uid for one in listing.unreadable]) == (
+        ["uid-1"],
+        ["uid-2"],
+    )

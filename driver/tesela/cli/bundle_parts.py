@@ -223,6 +223,9 @@ def _put_file(part: Part, name: str, path: Path) -> None:
     if len(part.files) >= _MOST_FILES:
         part.missing[name] = f"more than {_MOST_FILES} files"
         return
+    if path.exists() and not path.is_file():  # a pipe, say, whose reader waits for ever
+        part.missing[name] = f"{path} is no regular file"
+        return
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -78,9 +79,16 @@ def keep_copy(path: Path, folder: Path, *, fsync: Fsync = os.fsync) -> Path | No
 
 
 def read_file(path: Path) -> bytes | None:
-    """The bytes at `path`, None where there is no file. TryAgain or StateError as `write_file`."""
+    """The bytes at `path`, None where there is no file. TryAgain or StateError as `write_file`.
+
+    A pipe, which nobody may ever write into, and a device, which may have no end, are refused.
+    """
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StateError(f"{path} is no regular file; remove it")
+            return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
