@@ -12,10 +12,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from tesela.core.model import Refusal
+from tesela.core.sweep import Found, Mismatch, MismatchKind, Outcome, SweepReport
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.admin import perform_admin
 from tesela.edge.telemetry.catalogue import METRICS, Kind
 from tesela.plugin.service import ClaimService
+from tesela.plugin.snapshot import count_orphans
 from watched_program import Watched
 
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
@@ -290,6 +292,14 @@ def test_an_ended_claim_leaves_no_series(program):
     program.give_back(program.prepare("one", "gpu-1"))
 
     assert [labels for _, labels, _ in program.scrape() if labels.get("claim") == "one"] == []
+
+
+def test_a_sweep_that_could_not_compare_everything_tells_of_no_zero():
+    file = Mismatch(kind=MismatchKind.STRANGE_FILE, message="a file")
+    stray = Found(mismatch=file, outcome=Outcome.REPORTED)
+    report = SweepReport(began_s=0, took_s=0.0, found=(stray,), unknown=("the API does not tell of all claims",))
+
+    assert (count_orphans(report), count_orphans(None)) == ({"strange-file": 1}, {})
 
 
 def test_what_is_unknown_has_no_series(program):

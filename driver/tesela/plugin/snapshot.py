@@ -9,6 +9,7 @@ from tesela.core.record import ClaimRecord
 from tesela.core.room import Room, find_largest
 from tesela.core.roster import Roster
 from tesela.core.slices.offer import plan_foreign_fences
+from tesela.core.sweep import SweepReport
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.telemetry.snapshot import Snapshot
 from tesela.plugin.assembly import Parts
@@ -33,9 +34,16 @@ def read_snapshot(parts: Parts, nvml: WatchedNvml, is_registered: Callable[[], b
         health_streams=parts.server.health_streams,
         nvml_released=not nvml.is_open,
         event_set_open=parts.observers.events.is_open,
-        orphans={} if report is None else {str(kind): count for kind, count in report.count_standing().items()},
+        orphans=count_orphans(report),
         last_sweep_s=None if report is None else report.began_s + report.took_s,
     )
+
+
+def count_orphans(report: SweepReport | None) -> dict[str, int]:
+    """What stands after the last sweep, by kind. Where it could not compare everything, no 0: there may be some."""
+    if report is None:
+        return {}
+    return {str(kind): count for kind, count in report.count_standing().items() if count or not report.unknown}
 
 
 def list_rooms(publisher: Publisher, roster: Roster, records: tuple[ClaimRecord, ...]) -> tuple[Room, ...]:
