@@ -10,8 +10,13 @@ from tesela.core.errors import ApiNotFound
 from tesela.core.model import Shape
 from tesela.core.record import ClaimState
 from tesela.core.shape import Policy, PolicyRule
+from tesela.core.sweep import Outcome
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.nvml import codes
+from tesela.edge.store.sweep import SweepStore
+from tesela.plugin.recover import InHand, Recovery, remove_orphan
+from tesela.plugin.sweep import Sweeper, SweepTimes
+from tesela.plugin.sweep_look import GoneClaims, look
 
 TEN_MINUTES_S = 600.0
 
@@ -70,3 +75,34 @@ def test_a_claim_with_the_longest_name_is_known_to_be_gone(world):
     sweeps.sweep(after_s=TEN_MINUTES_S)
 
     assert world.leftovers() == []
+
+
+@pytest.fixture
+def held(world):
+    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+    return ref
+
+
+def test_a_sweep_asks_no_longer_than_its_time(world, held):
+    sight = look(world.node, GoneClaims(), asking_s=0.0)
+
+    assert (sight.claims, [one for one in sight.unknown if "no time" in one]) == ({}, list(sight.unknown))
+
+
+def test_a_sweep_begins_no_repair_after_its_time(world, held):
+    world.cdi_path(held).unlink()
+    sweeper = Sweeper(world.node, Recovery(world.node), SweepStore(world.state_dir), times=SweepTimes(repairs_s=0.0))
+
+    (found,) = sweeper.sweep().found
+
+    assert (found.outcome, found.detail.partition(":")[0]) == (Outcome.FAILED, "left for the next sweep")
+    world.start()
+
+
+def test_files_that_went_with_their_claim_meanwhile_are_no_orphan(world, held):
+    """It was prepared after the records were read, and given back before they were read again."""
+    world.unprepare(held)
+
+    with pytest.raises(InHand):
+        remove_orphan(world.node, held.uid)

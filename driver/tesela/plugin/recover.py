@@ -234,6 +234,8 @@ def remove_orphan(node: Node, claim_uid: str) -> ClaimRecord | None:
     with hold_claim(node, claim_uid):
         if node.records.path(claim_uid).exists():
             raise InHand("it has a record")
+        if claim_uid not in node.workload.list_claims():
+            raise InHand("it has been given back meanwhile")
         restored = restore_lost(node, claim_uid)
         if restored is None:
             node.workload.remove(claim_uid)

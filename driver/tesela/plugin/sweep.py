@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tesela.core.errors import ApiError, StateError, TeselaError, TryAgain
@@ -43,11 +43,23 @@ from tesela.plugin.unprepare import unprepare_locked
 
 log = logging.getLogger(__name__)
 
-PERIOD_S: Final = 300.0
 _RECOVERY_WAIT_S: Final = 60.0
 _JOIN_S: Final = 0.5
 _CLAIM_TIMEOUT_S: Final = 30.0
 _ENDING: Final = "left for later: the driver ends, or NVML is being released"
+_LATE: Final = "left for the next sweep: the repairs before it took their time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTimes:
+    """In seconds: between two sweeps, and how long one asks for claims and begins repairs.
+
+    A repair may wait a minute for a lock that somebody else has, so what is left then is left for the next sweep.
+    """
+
+    period_s: float = 300.0
+    asking_s: float = 120.0
+    repairs_s: float = 300.0
 
 
 class Sweeper:
@@ -64,7 +76,7 @@ class Sweeper:
         store: SweepStore,
         *,
         on_change: Callable[[str], None] = lambda _reason: None,
-        period_s: float = PERIOD_S,
+        times: SweepTimes = SweepTimes(),
         clock: Callable[[], float] = time.time,
         gone: GoneClaims | None = None,
     ) -> None:
@@ -73,7 +85,7 @@ class Sweeper:
         self._recovery = recovery
         self._store = store
         self._on_change = on_change
-        self._period_s = period_s
+        self._times = times
         self._clock = clock
         self._gone = gone or GoneClaims()
         self._report: SweepReport | None = None
@@ -104,7 +116,7 @@ class Sweeper:
     def sweep(self) -> SweepReport:
         """Look, compare, repair; the report, which is told and written too."""
         began_s, began = self._clock(), time.monotonic()
-        sight = look(self._node, self._gone)
+        sight = look(self._node, self._gone, asking_s=self._times.asking_s)
         found = tuple(self._repair_all(sight))
         self._free_modes()
         report = SweepReport(
@@ -123,7 +135,7 @@ class Sweeper:
             self._wait_for_recovery()
         with _saying("the sweep is repeated"):
             self.sweep()
-        return self._period_s
+        return self._times.period_s
 
     def _wait_for_recovery(self) -> None:
         """For some time: what takes longer waits for a GPU, and the claims under recovery are in hand."""
@@ -135,12 +147,14 @@ class Sweeper:
         """Each repair once, however many mismatches ask for it. What is in somebody's hands is no mismatch."""
         seen = {record.claim.uid: record for record in sight.records}
         done: dict[Repair, Found | None] = {}
+        deadline = Deadline.after(self._times.repairs_s)
         for one in plan_sweep(sight):
             if one.repair is None:
                 yield Found(mismatch=one.mismatch, outcome=Outcome.REPORTED)
                 continue
-            if self._loop.must_end:
-                yield Found(mismatch=one.mismatch, outcome=Outcome.FAILED, detail=_ENDING)
+            if self._loop.must_end or not deadline.left_s:
+                detail = _ENDING if self._loop.must_end else _LATE
+                yield Found(mismatch=one.mismatch, outcome=Outcome.FAILED, detail=detail)
                 continue
             if one.repair not in done:
                 done[one.repair] = self._repair(one.mismatch, one.repair, seen.get(one.repair.claim_uid))

@@ -54,8 +54,12 @@ class GoneClaims:
         self._since_s = {uid: since_s for uid, since_s in self._since_s.items() if uid in kept}
 
 
-def look(node: Node, gone: GoneClaims) -> Sight:
-    """Everything that a sweep compares."""
+def look(node: Node, gone: GoneClaims, *, asking_s: float) -> Sight:
+    """Everything that a sweep compares.
+
+    The API, and who uses the devices of claims that it does not know, are asked for `asking_s` at most, since slow
+    answers add up. Of the claims after that nothing is known.
+    """
     before = node.records.list().records
     roster, boot_id = node.lookout.roster, node.host.get_boot_id()
     files, complete = frozenset(node.workload.list_claims()), node.workload.list_complete_claims()
@@ -65,7 +69,7 @@ def look(node: Node, gone: GoneClaims) -> Sight:
     after = node.records.list()
     records = {one.claim.uid: one for one in (*before, *after.records)}
     gpus = {uuid: one for uuid, one in seen.items() if one is not None}
-    claims, unknown = _ask_api(node, after.records, gone)
+    claims, unknown = _ask_api(node, after.records, gone, Deadline.after(asking_s))
     return Sight(
         boot_id=boot_id,
         roster=roster,
@@ -121,12 +125,15 @@ def _tell_unknown(present: Iterable[KnownGpu], gpus: dict[str, GpuSight]) -> Ite
 
 
 def _ask_api(
-    node: Node, records: Iterable[ClaimRecord], gone: GoneClaims
+    node: Node, records: Iterable[ClaimRecord], gone: GoneClaims, deadline: Deadline
 ) -> tuple[dict[str, ClaimSight], tuple[str, ...]]:
     claims: dict[str, ClaimSight] = {}
     unknown: tuple[str, ...] = ()
     asked = list(records)
     for record in asked:
+        if not deadline.left_s:
+            unknown = ("there was no time to ask for all claims: the API, or who uses the devices of one, is slow",)
+            break
         try:
             known = is_in_api(node, record.claim)
         except ApiError as error:
