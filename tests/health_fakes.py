@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpu_models import roster
-from tesela.core.errors import NvmlError
+from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.health.model import ALL_HEALTHY, NodeHealth
 from tesela.core.health.observations import Observation
 from tesela.core.model import Gpu
@@ -51,7 +51,10 @@ class FakeEventSet:
 
 
 class FakeNvml:
-    """What the thread of events asks. `opened` are all sets ever opened, `unregistrable` those that NVML refuses."""
+    """What the thread of events asks. `opened` are all sets ever opened, `unregistrable` those that NVML refuses.
+
+    Of GPUs that `hang`, every question ends by the watchdog.
+    """
 
     def __init__(self, *, types: int = codes.EVENT_ALL) -> None:
         self.changed = threading.Condition()
@@ -60,6 +63,7 @@ class FakeNvml:
         self.wait_errors: deque[Exception] = deque()
         self.opened: list[FakeEventSet] = []
         self.lost: set[str] = set()
+        self.hang: set[str] = set()
         self.unregistrable: set[str] = set()
         self.instances: dict[tuple[str, int], GpuInstanceInfo] = {}
         self.waits = self.tries = 0
@@ -69,10 +73,16 @@ class FakeNvml:
             self.events.extend(events)
             self.changed.notify_all()
 
-    def get_supported_event_types(self, _gpu_uuid: str) -> int:
+    def get_supported_event_types(self, gpu_uuid: str) -> int:
+        self._answer(gpu_uuid)
         return self.types
 
+    def _answer(self, gpu_uuid: str) -> None:
+        if gpu_uuid in self.hang:
+            raise NvmlTimeout("it did not return")
+
     def get_memory_info(self, gpu_uuid: str) -> None:
+        self._answer(gpu_uuid)
         if gpu_uuid in self.lost:
             raise refuse(codes.GPU_IS_LOST)
 

@@ -223,6 +223,48 @@ def test_a_gpu_that_is_back_is_registered_again(watch):
     assert until(lambda: watched.registered() == {ONE, TWO})
 
 
+def test_a_gpu_that_hangs_is_no_reason_to_open_another_set(watch):
+    """Between two sets the events of all the others are told to nobody."""
+    watched = watch()
+    watched.nvml.hang.add(ONE)
+    watched.start()
+
+    assert not until(lambda: len(watched.nvml.opened) > 1, timeout_s=10 * TIMES.longest_pause_s)
+
+
+def test_one_that_hung_and_answers_is_registered_again(watch):
+    watched = watch()
+    watched.nvml.hang.add(ONE)
+    watched.start()
+
+    watched.nvml.hang.clear()
+
+    assert until(lambda: watched.registered() == {ONE, TWO})
+
+
+def test_the_others_are_listened_to_at_once_when_a_gpu_falls_off_the_bus(watch):
+    watched = watch(times=replace(TIMES, first_pause_s=60.0, longest_pause_s=60.0))
+    watched.start()
+
+    watched.nvml.lost.add(ONE)
+
+    assert until(lambda: watched.registered() == {TWO})
+
+
+def test_a_gpu_that_is_left_out_makes_no_pause_longer(watch):
+    watched = watch(times=replace(TIMES, longest_pause_s=60.0))
+    watched.nvml.lost.add(ONE)
+    watched.start()
+
+    for _ in range(9):  # doubled each time, the last one would be 2.56 s
+        waits = watched.nvml.waits
+        assert until(lambda waits=waits: watched.nvml.waits > waits + 2)
+        with watched.nvml.changed:
+            watched.nvml.wait_errors.append(refuse(codes.UNKNOWN))
+
+    assert until(lambda: len(watched.nvml.opened) == 10, timeout_s=1.0)
+
+
 def test_waits_that_fail_for_ever_are_made_ever_more_rarely(watch):
     watched = watch(times=replace(TIMES, longest_pause_s=60.0))
     watched.nvml.wait_errors.extend([refuse(codes.GPU_IS_LOST)] * 1000)

@@ -143,8 +143,10 @@ class Events:
             if self._loop.must_end:
                 return 0.0
             self._note(f"a wait for events of NVML failed: {error}")
-            self._tell_lost(uuid for uuid, _ in sorted(watched))
-            return self._pause_s()
+            found_lost = self._tell_lost(uuid for uuid, _ in sorted(watched) if uuid not in opened.left_out)
+            pause_s = self._pause_s()
+            # A GPU that fell off the bus is left out of the next set, and its neighbours may have much to tell now.
+            return 0.0 if found_lost and self._failures == 1 else pause_s
         finally:
             self._opened = None
             _close(opened.event_set)
@@ -157,13 +159,14 @@ class Events:
             event = opened.event_set.wait(self._times.wait_s)
             if event is not None:
                 self._handle(self._collect(opened.event_set, event))
+            self._failures = 0
             if not opened.left_out:
                 self._note("")
             if self._list_watched() != watched:
                 return
             if opened.left_out and time.monotonic() >= retry_s:
-                if any(not self._is_lost(uuid) for uuid in sorted(opened.left_out)):
-                    return
+                if any(self._answers(uuid) for uuid in sorted(opened.left_out)):
+                    return  # what happens between two sets is told by nobody, so only for one that may be in the next
                 retry_s = time.monotonic() + self._times.longest_pause_s
 
     def _list_watched(self) -> Watched:
@@ -245,10 +248,22 @@ class Events:
 
     # Failures
 
-    def _tell_lost(self, uuids: Iterable[str]) -> None:
+    def _tell_lost(self, uuids: Iterable[str]) -> bool:
+        """Whether one of them is lost."""
         lost = [uuid for uuid in uuids if self._is_lost(uuid)]
         self._keeper.post(*(GpuLost(gpu_uuid=uuid) for uuid in lost))
         self._on_event()
+        return bool(lost)
+
+    def _answers(self, uuid: str) -> bool:
+        """One that hangs may be anything, and does not."""
+        try:
+            self._nvml.get_memory_info(uuid)
+        except NvmlError as error:
+            return error.code not in codes.GPU_GONE
+        except NvmlTimeout:
+            return False
+        return True
 
     def _is_lost(self, uuid: str) -> bool:
         """Asks for what only the GPU itself can answer. One that is slow or says something else is not lost."""
