@@ -131,6 +131,17 @@ def test_the_fabric_of_a_gpu_in_mig_mode_is_not_asked_for(read):
     assert world.read().fabric_state == codes.FABRIC_NOT_SUPPORTED
 
 
+def test_what_is_not_counted_in_mig_mode_is_asked_again_after_it(read):
+    world = read("h100-80gb:mig")
+    inject(world, "get_total_ecc_errors", codes.NOT_SUPPORTED)
+    before = world.read()
+    world.machine.release()
+    assert world.admin.set_mig_mode(world.uuid(), codes.MIG_DISABLED) == codes.SUCCESS
+    world.look()
+
+    assert (before.ecc_uncorrected_volatile, world.read().ecc_uncorrected_volatile) == (None, 0)
+
+
 def test_errors_are_read_by_kind(read):
     world = read()
     world.machine.change_health("0", lambda health: health.add_errors(1, 3, location=2) or 0)

@@ -63,7 +63,7 @@ class Readings:
         self._keeper = keeper
         self._on_change = on_change
         self._period_s = period_s
-        self._lacking: set[tuple[str, int, str]] = set()
+        self._lacking: set[tuple[str, int, bool | None, str]] = set()
         self._problems: dict[str, str] = {}
         self._lost: set[str] = set()
         self._loop = Loop("readings", self._turn, first_s=period_s)
@@ -184,8 +184,12 @@ class Readings:
         )
 
     def _ask(self, known: KnownGpu, what: str, question: Callable[[], T]) -> T | None:
-        """The answer; None where the GPU has none. What it does not support is not asked again in this generation."""
-        key = (known.gpu.uuid, known.generation, what)
+        """The answer; None where the GPU has none.
+
+        What it does not support is not asked again in this generation and MIG mode (nvml.h: on a GPU in MIG mode the
+        volatile counts cannot be asked of the GPU as a whole).
+        """
+        key = (known.gpu.uuid, known.generation, known.gpu.mig_enabled, what)
         if key in self._lacking:
             return None
         try:
