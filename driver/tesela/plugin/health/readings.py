@@ -170,7 +170,7 @@ class Readings:
         return reading, minor
 
     def _get_fabric_state(self, known: KnownGpu) -> int | None:
-        """Partitions have no NVLink: whatever a GPU in MIG mode says, it must not keep the whole GPU from leaving it."""
+        """Partitions have no NVLink: what a GPU in MIG mode says must not keep the whole GPU from leaving that mode."""
         if known.gpu.mig_enabled:
             return codes.FABRIC_NOT_SUPPORTED
         fabric = self._ask(known, "get_fabric_info", lambda: self._nvml.get_fabric_info(known.gpu.uuid))
