@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+from contextlib import contextmanager, suppress
 
 import pytest
 from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
+from tesela.edge.nvml.functions import FUNCTIONS
+from tesela.edge.nvml.port import Nvml
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.nvml.worker import Job
 from tesela.edge.simulator.faults import Hang, Latency
@@ -149,3 +153,84 @@ def test_errors_pass_through(nvml):
     with pytest.raises(NvmlError) as refused:
         nvml.get_gpu_instance_by_id(nvml.get_uuid(0), 3)
     assert refused.value.code == codes.NOT_FOUND
+
+
+# Marks: what other processes see of a call that changes a GPU
+
+CHANGES = {
+    "set_mig_mode": (1,),
+    "create_gpu_instance": (19, Placement(start=0, size=1)),
+    "destroy_gpu_instance": (1,),
+    "create_compute_instance": (1, 0),
+    "destroy_compute_instance": (1, 0),
+}
+
+
+class Marks:
+    """Writes down what is called under a mark; `until` is waited for before the call may begin."""
+
+    def __init__(self, until=lambda: None):
+        self.until = until
+        self.now = []
+        self.past = []
+
+    @contextmanager
+    def hold(self, gpu_uuid, function):
+        self.now.append((gpu_uuid, function))
+        self.until()
+        try:
+            yield
+        finally:
+            self.past.append(self.now.pop())
+
+
+def mark(machine, marks):
+    nvml = WatchedNvml(SimulatedNvml(machine), timeout_s=LIMIT_S, mark=marks.hold)
+    nvml.init()
+    return nvml
+
+
+@pytest.mark.parametrize("function", CHANGES)
+def test_a_call_that_changes_a_gpu_is_made_under_a_mark(machine, function):
+    marks = Marks()
+    nvml = mark(machine, marks)
+    gpu = nvml.get_uuid(0)
+    with suppress(NvmlError):
+        getattr(nvml, function)(gpu, *CHANGES[function])
+
+    assert marks.past == [(gpu, FUNCTIONS[function])]
+
+
+def test_every_call_that_changes_a_gpu_is_known_to_these_tests():
+    names = [name for name, _ in inspect.getmembers(Nvml, inspect.isfunction)]
+
+    assert {name for name in names if name.startswith(("set_", "create_", "destroy_"))} == CHANGES.keys()
+
+
+def test_a_mark_stays_as_long_as_its_call_is_inside(machine):
+    marks = Marks()
+    nvml = mark(machine, marks)
+    gpu = nvml.get_uuid(0)
+    machine.inject(Hang(function="set_mig_mode", gpu=gpu))
+    with pytest.raises(NvmlTimeout):
+        nvml.set_mig_mode(gpu, 0)
+    meanwhile = list(marks.now)
+
+    machine.release()
+
+    assert (meanwhile, until(lambda: not marks.now, 5)) == ([(gpu, "nvmlDeviceSetMigMode")], True)
+
+
+def test_a_call_that_nobody_awaits_when_its_mark_is_there_is_not_made(machine):
+    """Between giving up and the mark, another process may have concluded that nothing is under way."""
+    given_up = threading.Event()
+    marks = Marks(until=lambda: given_up.wait(20))
+    nvml = mark(machine, marks)
+    gpu = nvml.get_uuid(0)
+    with pytest.raises(NvmlTimeout):
+        nvml.create_gpu_instance(gpu, 19, Placement(start=0, size=1))
+
+    given_up.set()
+
+    assert until(lambda: not nvml.wedged_gpus(), 5)
+    assert machine.gpu(gpu).instances == ()

@@ -11,6 +11,7 @@ from node_world import DRIVER, POOL
 from tesela.edge.kube.port import RESOURCE_SLICES
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.nvml import SimulatedNvml
+from tesela.edge.store.locks import FileLocks
 from tesela.plugin.main import Plugin
 
 START_S = 30.0
@@ -26,7 +27,8 @@ class Program:
 
     def start(self, kube: Any = None, *, published: bool = True) -> Plugin:
         """A new process: it looks, recovers, serves, and has published. StartError as the process has it."""
-        nvml = WatchedNvml(SimulatedNvml(self.world.machine), timeout_s=5.0)
+        marks = FileLocks(self._settings.state_dir).call_marks
+        nvml = WatchedNvml(SimulatedNvml(self.world.machine), timeout_s=5.0, mark=marks.hold)
         nvml.init()
         self.plugin = Plugin(self._settings, kube or self.world.kube, nvml)
         self.plugin.start()

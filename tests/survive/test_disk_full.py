@@ -82,6 +82,8 @@ class _LocksOnDisk:
 
     def __getattr__(self, name: str) -> Any:
         make = getattr(self._inner, name)
+        if not name.endswith("_lock"):
+            return make
 
         def lock(*args: Any) -> Any:
             made = make(*args)

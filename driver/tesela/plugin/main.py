@@ -23,6 +23,7 @@ from tesela.edge.kube.port import Kube
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.store.locks import FileLocks
 from tesela.edge.telemetry.logs import LogFormat, configure_logs, log_everything
 from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.assembly import build_parts, build_release_files
@@ -57,7 +58,12 @@ def _run(config: PluginConfig) -> int:
     # driver came.
     watched = Observability(config)
     kube = KubeClient(load_config(config.kubeconfig), telemetry=watched.telemetry)
-    nvml = WatchedNvml(open_nvml(config.nvml), timeout_s=config.nvml_timeout_s, telemetry=watched.telemetry)
+    nvml = WatchedNvml(
+        open_nvml(config.nvml),
+        timeout_s=config.nvml_timeout_s,
+        telemetry=watched.telemetry,
+        mark=FileLocks(config.state_dir).call_marks.hold,
+    )
     if config.policy is not None:
         read_policy(config.policy)
     settings = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(config).items())

@@ -20,6 +20,7 @@ from tesela.core.record import ClaimRecord, ClaimState, PartitionState, Recorded
 from tesela.core.release import find_grant, find_own_grant
 from tesela.edge.telemetry.port import Phase
 from tesela.plugin.deadline import Deadline
+from tesela.plugin.late_calls import check_no_call
 from tesela.plugin.mig_mode import switch_mig_mode
 from tesela.plugin.node import Node
 from tesela.plugin.release import has_effects, release_device, settle
@@ -38,6 +39,9 @@ def perform(
     others = tuple(other for other in records if other.claim.uid != plan.claim.uid)
     _check_used(node, plan, others)
     if plan.has_effects:
+        for device in record.devices:
+            subject = f"claim {plan.claim.namespace}/{plan.claim.name}: device {device.device}"
+            check_no_call(node, device.gpu_uuid, subject)
         _write_record(node, record, synced=False)
     effects = deadline.halve() if plan.has_effects else deadline  # the other half is for undoing them
     try:

@@ -28,6 +28,7 @@ from tesela.edge.documents.claim import decode_claim
 from tesela.edge.documents.config import decode_configs
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.plugin.deadline import Deadline
+from tesela.plugin.late_calls import check_no_call
 from tesela.plugin.node import Node
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,8 @@ def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimR
     if not wanted:
         return None
     with node.hold_gpus({one.gpu_uuid for one in wanted}, deadline):
+        for one in wanted:
+            check_no_call(node, one.gpu_uuid, f"claim {ref.namespace}/{ref.name}: device {one.result.device}")
         others = tuple(record for record in list_holders(node)[0] if record.claim.uid != ref.uid)
         taken = _list_recorded_uuids(others)
         devices = tuple(_rebuild_device(node, one, config, taken) for one, config in zip(wanted, resolved, strict=True))

@@ -11,7 +11,7 @@ import logging
 import time
 from dataclasses import replace
 
-from tesela.core.errors import NvmlError, TryAgain
+from tesela.core.errors import NvmlError, NvmlTimeout, TryAgain
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition
 from tesela.core.record import ClaimRecord, ClaimState, Grant, PartitionState, RecordedDevice
 from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_release, render_remnant
@@ -20,6 +20,7 @@ from tesela.edge.nvml import codes
 from tesela.edge.telemetry.port import Phase
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.holders import describe_partition_holders
+from tesela.plugin.late_calls import check_no_call
 from tesela.plugin.node import Node
 from tesela.plugin.partition import InstanceStays
 
@@ -148,6 +149,7 @@ def _release(node: Node, record: ClaimRecord, device: RecordedDevice, deadline: 
         return
     try:
         if device.partitions:
+            _check_no_call(node, record.claim, device, known)
             live = node.list_live(known)
             for partition in device.partitions:
                 release = plan_release(record, device, partition, stale=stale, live=live)
@@ -163,6 +165,15 @@ def _release(node: Node, record: ClaimRecord, device: RecordedDevice, deadline: 
             f"claim {record.claim.namespace}/{record.claim.name}: device {device.device}: cannot be given back: "
             f"{error}; the kubelet tries again by itself"
         ) from error
+
+
+def _check_no_call(node: Node, ref: ClaimRef, device: RecordedDevice, known: KnownGpu) -> None:
+    """On a GPU that is gone a call makes nothing any more, whenever it returns."""
+    try:
+        check_no_call(node, device.gpu_uuid, f"claim {ref.namespace}/{ref.name}: device {device.device}")
+    except NvmlTimeout:
+        if _is_present(node, known):
+            raise
 
 
 def _reset_time_slice(node: Node, record: ClaimRecord, device: RecordedDevice) -> None:

@@ -5,7 +5,8 @@ asking an index for its UUID has a thread per index, since the GPU is not known 
 wedged: further calls on it fail at once until the stuck call has returned. NVML cannot be interrupted, so the thread
 stays behind; what the late call did is for the next look at the GPU to find. A caller that waits in line is told so
 too, and its call is then never made. Each event set has a thread that waits: one that does not return says nothing of
-any GPU, but NVML is not shut down beside it.
+any GPU, but NVML is not shut down beside it. Each call that changes a GPU is made under a mark, which other processes
+see, until it returns.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout
 from tesela.core.model import Placement
@@ -34,51 +35,23 @@ from tesela.edge.nvml.port import (
     MemoryInfo,
     MigMode,
     Nvml,
-    NvmlEvent,
     PciInfo,
     ProcessInfo,
     RemappedRows,
 )
+from tesela.edge.nvml.watched_events import EVENT_SET, WatchedEventSet
 from tesela.edge.nvml.worker import Worker
 from tesela.edge.telemetry.port import SILENT, Telemetry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Mark: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
+"""A GPU's UUID and an NVML function: a block that other processes see, for as long as it lasts."""
 NODE: Final = ""
 """Key of the calls that concern no single GPU."""
 WEDGED_GPUS_THAT_WEDGE_THE_NODE: Final = 2
-EVENT_SET: Final = "the event set"
 SEVERAL: Final = "several NVML calls"
 _MOST_INITS: Final = 16
-
-
-class WatchedEventSet:
-    """`inner`, whose waits have a thread of their own: the watchdog's limit counts on top of a wait's timeout."""
-
-    def __init__(self, inner: EventSet, worker: Worker, limit_s: float) -> None:
-        self._inner = inner
-        self._worker = worker
-        self._limit_s = limit_s
-        self._waiting = threading.Lock()
-
-    def wait(self, timeout_s: float) -> NvmlEvent | None:
-        """As EventSet.wait. NvmlTimeout: NVML holds the wait up beyond its timeout and the watchdog's limit."""
-        if not self._waiting.acquire(blocking=False):
-            raise NvmlError(codes.IN_USE, FUNCTIONS["wait_event"], "another thread waits on this event set")
-        try:
-            limit_s = timeout_s + self._limit_s
-            return self._worker.run(FUNCTIONS["wait_event"], partial(self._inner.wait, timeout_s), limit_s)
-        finally:
-            self._waiting.release()
-
-    def close(self) -> None:
-        """As EventSet.close; in another thread than the wait, which it ends."""
-        closer = Worker("close-events", EVENT_SET, lambda: None)
-        try:
-            closer.run("nvmlEventSetFree", self._inner.close, self._limit_s + CLOSE_TIMEOUT_S)
-        finally:
-            closer.stop()
-            self._worker.stop()
 
 
 class WatchedNvml:
@@ -86,12 +59,16 @@ class WatchedNvml:
 
     That turn is at most `worker.LIMITS_IN_LINE` times as long, and only while those before it get on.
     NvmlTimeout names the NVML function and the GPU. `telemetry` hears of every call that was made or put in line.
+    `mark` is what a call that changes a GPU is made in, by the thread that makes it; errors of it are the call's.
     `shutdown` waits for calls inside NVML and refuses to run beside one that does not return.
     Between `release` and `reopen` NVML is closed and every call raises NvmlReleased.
     """
 
-    def __init__(self, inner: Nvml, timeout_s: float, telemetry: Telemetry = SILENT) -> None:
+    def __init__(
+        self, inner: Nvml, timeout_s: float, telemetry: Telemetry = SILENT, mark: Mark = lambda *_: nullcontext()
+    ) -> None:
         self._inner = inner
+        self._mark = mark
         self._telemetry = telemetry
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -263,7 +240,7 @@ class WatchedNvml:
         return self._watch(gpu_uuid, self._inner.get_mig_mode, gpu_uuid)
 
     def set_mig_mode(self, gpu_uuid: str, mode: int) -> int:
-        return self._watch(gpu_uuid, self._inner.set_mig_mode, gpu_uuid, mode)
+        return self._change(self._inner.set_mig_mode, gpu_uuid, mode)
 
     def get_gpu_instance_profile_info(self, gpu_uuid: str, profile_enum: int) -> GpuInstanceProfileInfo:
         return self._watch(gpu_uuid, self._inner.get_gpu_instance_profile_info, gpu_uuid, profile_enum)
@@ -275,7 +252,7 @@ class WatchedNvml:
         return self._watch(gpu_uuid, self._inner.get_gpu_instance_remaining_capacity, gpu_uuid, profile_id)
 
     def create_gpu_instance(self, gpu_uuid: str, profile_id: int, placement: Placement) -> GpuInstanceInfo:
-        return self._watch(gpu_uuid, self._inner.create_gpu_instance, gpu_uuid, profile_id, placement)
+        return self._change(self._inner.create_gpu_instance, gpu_uuid, profile_id, placement)
 
     def get_gpu_instances(self, gpu_uuid: str, profile_id: int) -> tuple[GpuInstanceInfo, ...]:
         return self._watch(gpu_uuid, self._inner.get_gpu_instances, gpu_uuid, profile_id)
@@ -284,7 +261,7 @@ class WatchedNvml:
         return self._watch(gpu_uuid, self._inner.get_gpu_instance_by_id, gpu_uuid, gi_id)
 
     def destroy_gpu_instance(self, gpu_uuid: str, gi_id: int) -> None:
-        self._watch(gpu_uuid, self._inner.destroy_gpu_instance, gpu_uuid, gi_id)
+        self._change(self._inner.destroy_gpu_instance, gpu_uuid, gi_id)
 
     def get_compute_instance_profile_info(
         self, gpu_uuid: str, gi_id: int, profile_enum: int
@@ -292,13 +269,13 @@ class WatchedNvml:
         return self._watch(gpu_uuid, self._inner.get_compute_instance_profile_info, gpu_uuid, gi_id, profile_enum)
 
     def create_compute_instance(self, gpu_uuid: str, gi_id: int, profile_id: int) -> ComputeInstanceInfo:
-        return self._watch(gpu_uuid, self._inner.create_compute_instance, gpu_uuid, gi_id, profile_id)
+        return self._change(self._inner.create_compute_instance, gpu_uuid, gi_id, profile_id)
 
     def get_compute_instances(self, gpu_uuid: str, gi_id: int, profile_id: int) -> tuple[ComputeInstanceInfo, ...]:
         return self._watch(gpu_uuid, self._inner.get_compute_instances, gpu_uuid, gi_id, profile_id)
 
     def destroy_compute_instance(self, gpu_uuid: str, gi_id: int, ci_id: int) -> None:
-        self._watch(gpu_uuid, self._inner.destroy_compute_instance, gpu_uuid, gi_id, ci_id)
+        self._change(self._inner.destroy_compute_instance, gpu_uuid, gi_id, ci_id)
 
     def get_compute_running_processes(self, gpu_uuid: str) -> tuple[ProcessInfo, ...]:
         return self._watch(gpu_uuid, self._inner.get_compute_running_processes, gpu_uuid)
@@ -358,13 +335,26 @@ class WatchedNvml:
         with self._counted(gpu_uuid, SEVERAL) as worker:
             return worker.run(SEVERAL, work, self._timeout_s)
 
-    def _watch(self, key: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def _change(self, call: Callable[Concatenate[str, P], R], gpu_uuid: str, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A call that changes the GPU, under its mark: not made where its caller gave up before others could see it."""
         function = FUNCTIONS[call.__name__]
+
+        def change(worker: Worker) -> R:
+            with self._mark(gpu_uuid, function):
+                worker.check_awaited(function)
+                return call(gpu_uuid, *args, **kwargs)
+
+        return self._run(gpu_uuid, function, change)
+
+    def _watch(self, key: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(key, FUNCTIONS[call.__name__], lambda _worker: call(*args, **kwargs))
+
+    def _run(self, key: str, function: str, call: Callable[[Worker], R]) -> R:
         with self._counted(key, function) as worker:
             code: int | None = None
             began_s = time.perf_counter()
             try:
-                result = worker.run(function, lambda: call(*args, **kwargs), self._timeout_s)
+                result = worker.run(function, partial(call, worker), self._timeout_s)
                 code = codes.SUCCESS
                 return result
             except NvmlError as error:

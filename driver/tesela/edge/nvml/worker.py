@@ -101,6 +101,12 @@ class Worker:
             raise job.error
         return job.result  # type: ignore[return-value]  # set by the worker before `done`; None only if R is None
 
+    def check_awaited(self, function: str) -> None:
+        """NvmlTimeout where the caller of the job that runs now has given up. For the job itself, in its thread."""
+        with self.lock:
+            if self.overdue is not None:
+                raise NvmlTimeout(self._sentence(function, "not tried, it began too late"))
+
     def stop(self) -> None:
         """Ends the thread after the jobs in line."""
         with self.lock:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tesela.core.errors import StateError, TryAgain
+from tesela.edge.store.call_marks import CallMarks
 from tesela.edge.store.files import explain, make_folder
 from tesela.edge.store.records import check_uid
 from tesela.edge.telemetry.port import SILENT, Telemetry
@@ -190,6 +191,11 @@ class FileLocks:
         if _GPU_UUID.fullmatch(uuid) is None:
             raise StateError(f"{uuid!r} is not the UUID of a GPU, so it cannot be locked")
         return self._make(f"gpu-{uuid}", "gpu")
+
+    @property
+    def call_marks(self) -> CallMarks:
+        """Which GPU a call of NVML is changing now. Not a lock: nobody waits for one."""
+        return CallMarks(self._folder)
 
     def publisher_lock(self) -> FileLock:
         """Its holder alone writes ResourceSlices."""
