@@ -103,28 +103,29 @@ class ChaosNode:
         """kill -9, then a new one."""
         with self.exchanging:
             self.driver.kill()
-            self._end_calls()
+            self._wait_for_calls()
             self._driver = self.make_driver()
 
     def restart_driver(self, meanwhile: Callable[[], None]) -> None:
         """A stop in order, then a new one; `meanwhile` happens while there is none."""
         with self.exchanging:
             self.driver.stop()
-            self._end_calls()
+            self._wait_for_calls()
             meanwhile()
             self._driver = self.make_driver()
 
     def overlap_drivers(self) -> None:
         """A rolling update: the successor serves before its predecessor ends."""
         with self.exchanging:
-            self._end_calls()
             before, self._driver = self.driver, self.make_driver()
             before.stop()
 
-    def _end_calls(self) -> None:
-        """Every call into NVML ends: a process is gone, and a container started anew, when its last call returned."""
-        self.machine.release()
-        assert until(lambda: not self.machine.list_calls(), START_TIMEOUT_S), "a call outlives its release"
+    def _wait_for_calls(self) -> None:
+        """A process that is inside the kernel ends when its last call has returned, and what it holds ends then.
+
+        The simulator's calls outlive whoever made them, so this stands for the end of the process.
+        """
+        assert until(lambda: not self.machine.list_calls(), START_TIMEOUT_S), "a call does not return"
 
     def close(self) -> int:
         """Ends everything; the driver's exit code."""
