@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from e2e.harness.node import Node
 from e2e.harness.pods import (
+    LIST_DEVICE_NODES,
     Namespace,
     render_claim,
     render_claim_spec,
@@ -18,7 +19,6 @@ from tesela.edge.kube.port import Json
 GPUS = "h100-80gb*2"
 ON_GPU_0 = 'device.attributes["gpu.nvidia.com"].index == 0'
 UUIDS = "TESELA_GPU_CORE_UUIDS"
-LIST_DEVICE_NODES = "cd /dev && ls -d nvidia* | grep -v caps$; ls -d nvidia-caps/* 2>/dev/null; true"
 
 
 def whole(name: str = "core", **more: object) -> Json:

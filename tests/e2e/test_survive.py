@@ -8,11 +8,18 @@ import pytest
 from e2e.harness.boot import reboot
 from e2e.harness.driver import list_cdi_files, list_devices
 from e2e.harness.node import Node
-from e2e.harness.pods import Namespace, render_claim_spec, render_pod, render_request, render_template
+from e2e.harness.pods import (
+    LIST_DEVICE_NODES,
+    Namespace,
+    render_claim_spec,
+    render_pod,
+    render_request,
+    render_template,
+)
 from e2e.harness.processes import wait_until
 from tesela.edge.kube.port import Json
 
-GPUS = "h100-80gb*2"
+GPUS = "h100-80gb*2,shift-minors"
 UUIDS = "TESELA_GPU_CORE_UUIDS"
 ON_GPU_0 = 'device.attributes["gpu.nvidia.com"].index == 0'
 ONE = render_template("one", render_claim_spec([render_request("core", profile="1g.10gb")]))
@@ -44,20 +51,36 @@ def list_tainted(node: Node) -> set[str]:
 # Boots
 
 
-def test_pods_that_start_again_after_a_boot_have_devices_that_live(node: Node, work: Namespace) -> None:
+@pytest.fixture
+def booted(node: Node, work: Namespace) -> str:
+    """Pods `part` and `whole` have started again after a boot; the UUID that `part` had before it."""
     work.apply(ONE, WHOLE, pod("part", restart="Always"))
     work.wait_running("part")
     work.apply(pod("whole", "whole", restart="Always"))
     work.wait_running("whole")
-    before = list_uuids(node)
-
+    before = work.environment("part")[UUIDS]
     reboot(node)
-    work.wait_restarted("part")
-    work.wait_restarted("whole")
-    work.wait_running("part", "whole")
+    for name in ("part", "whole"):
+        work.wait_restarted(name)
+        work.wait_running(name)
+    return before
 
+
+def test_pods_that_start_again_after_a_boot_have_devices_that_live(node: Node, work: Namespace, booted: str) -> None:
     part, whole = (work.environment(name)[UUIDS] for name in ("part", "whole"))
-    assert ({part} == list_uuids(node), part in before, whole in node.simulator.list_gpus()) == (True, False, True)
+
+    assert ({part}, part == booted, whole in node.simulator.list_gpus()) == (list_uuids(node), False, True)
+
+
+def test_pods_that_start_again_after_a_boot_see_the_device_nodes_of_today(
+    node: Node, work: Namespace, booted: str
+) -> None:
+    shown = {name: set(work.exec(name, LIST_DEVICE_NODES).split()) for name in ("part", "whole")}
+
+    (partition,) = node.simulator.list_partitions()
+    gpu = node.simulator.list_gpus().index(work.environment("whole")[UUIDS])
+    whole = node.simulator.list_device_nodes() | {f"nvidia{node.simulator.get_minor(gpu)}"}
+    assert shown == {"part": node.simulator.list_device_nodes(partition), "whole": whole}
 
 
 def test_pods_that_end_with_a_boot_leave_nothing(node: Node, work: Namespace) -> None:

@@ -19,6 +19,9 @@ from tesela.edge.kube.port import NAMESPACES, PODS, RESOURCE_CLAIMS, Json, Resou
 
 EVENTS = Resource("", "v1", "events", "Event", True)
 SCHEDULING_TIMEOUT_S = 30.0
+LIST_DEVICE_NODES = (
+    "cd /dev && ls -d nvidia* | grep -v caps$; ls -d nvidia-caps/* 2>/dev/null; true"  # of NVIDIA's, for `exec`
+)
 RUNNING_TIMEOUT_S = 60.0
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.2; done"  # ends at once when asked to
 
