@@ -274,6 +274,7 @@ NOT_OF_A_CLAIM = {
         "nvml.get_mig_gpm_sample",
         "nvml.get_mig_memory_info",
     },
+    "a full disk, which has tests of its own (survive/test_disk_full)": {"records.mark_unpreparing"},
     "sweeps, which change nothing but by what is tried here": {"nvidia_smi.get_time_slice"},
     "for others than the node program": {
         "host.get_capability_major",

@@ -82,6 +82,58 @@ def test_an_old_record_is_not_parsed_again(store):
     assert store.list().records[0] is first
 
 
+def is_unpreparing(store):
+    """Read and listed."""
+    return [store.read("uid-1").state, store.list().records[0].state] == [ClaimState.UNPREPARING] * 2
+
+
+def test_a_prepared_record_that_is_marked_is_unpreparing(store):
+    store.write(record("uid-1"))
+    store.list()
+
+    store.mark_unpreparing("uid-1")
+
+    assert is_unpreparing(store)
+
+
+def test_a_record_that_is_half_done_is_no_other_for_a_mark(store):
+    store.write(record("uid-1", ClaimState.PREPARING))
+    store.mark_unpreparing("uid-1")
+
+    assert store.read("uid-1").state is ClaimState.PREPARING
+
+
+def test_a_mark_ends_with_the_next_write(store):
+    store.write(record("uid-1"))
+    store.mark_unpreparing("uid-1")
+
+    store.write(record("uid-1"))
+
+    assert store.read("uid-1").state is ClaimState.PREPARED
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o644, 0o777, 0o1777])
+def test_another_mode_is_no_mark(store, mode):
+    store.write(record("uid-1"))
+    store.path("uid-1").chmod(mode)
+
+    assert store.read("uid-1").state is ClaimState.PREPARED
+
+
+def test_a_mark_takes_no_space(store, request):
+    store.write(record("uid-1"))
+    request.getfixturevalue("full_disk")
+
+    store.mark_unpreparing("uid-1")
+
+    assert is_unpreparing(store)
+
+
+def test_what_is_not_there_is_not_marked(store):
+    with pytest.raises(StateError, match=r"cannot mark .*uid-1.json: No such file"):
+        store.mark_unpreparing("uid-1")
+
+
 def test_a_removed_record_is_gone(store):
     store.write(record("uid-1"))
 

@@ -18,6 +18,8 @@ from tesela.core.errors import TryAgain
 from tesela.core.health.observations import XidSeen
 from tesela.core.model import Refusal
 from tesela.edge.kube.port import RESOURCE_CLAIMS
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Fault
 from tesela.edge.store.files import explain
 from tesela.edge.store.health import HealthStore
 
@@ -39,6 +41,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.full_from: int | None = None
+        self.read_only = False
         self.writes = 0
 
     def fill(self, number: int) -> None:
@@ -64,6 +67,8 @@ class _OnDisk:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
+        if name == "mark_unpreparing" and self._disk.read_only:
+            return self._refuse
         if f"{self._port}.{name}" not in WRITES:
             return value
 
@@ -72,6 +77,9 @@ class _OnDisk:
             return value(*args, **kwargs)
 
         return write
+
+    def _refuse(self, uid: str) -> None:
+        raise explain(OSError(errno.EROFS, os.strerror(errno.EROFS)), f"cannot mark {uid}")
 
 
 class _LocksOnDisk:
@@ -192,6 +200,53 @@ def test_a_claim_ends_once_there_is_space(world, disk, make, before):
     said = list(act_on_a_full_disk(world, disk, make, before, unprepare))
 
     assert {sentence == "" or "No space left on device: free space" in sentence for sentence in said} == {True}
+
+
+@pytest.mark.parametrize("make", CLAIMS)
+def test_a_claim_ends_while_the_disk_is_full(world, disk, make):
+    """What is given back takes no space, and removing files needs none."""
+    ref = make(world, "a")
+    world.serve(ref)
+    disk.fill(0)
+
+    assert (unprepare(world, ref), world.leftovers()) == ("", [])
+
+
+def half_end(world, disk):
+    """A claim whose GPU instance could not be destroyed after its compute instance, the disk being full."""
+    ref = partition(world, "a")
+    world.serve(ref)
+    disk.fill(0)
+    world.machine.inject(Fault(function="destroy_gpu_instance", code=codes.UNKNOWN))
+    assert "cannot be given back" in unprepare(world, ref)
+    return ref
+
+
+def test_a_claim_whose_end_was_interrupted_ends_while_the_disk_is_full(world, disk):
+    ref = half_end(world, disk)
+
+    assert (unprepare(world, ref), world.leftovers()) == ("", [])
+
+
+def test_a_start_ends_a_claim_whose_end_was_interrupted_while_the_disk_is_full(world, disk):
+    half_end(world, disk)
+
+    world.start()
+
+    assert world.leftovers() == []
+
+
+def test_a_claim_whose_end_cannot_be_noted_either_is_left_as_it_is(world, disk):
+    """As on a file system that has become read-only: the error is that of the write."""
+    ref = partition(world, "a")
+    before = world.serve(ref)
+    disk.fill(0)
+    disk.read_only = True
+
+    said = unprepare(world, ref)
+
+    assert ("No space left on device: free space" in said, world.record(ref)) == (True, before)
+    assert len(world.instances(0)) == 1
 
 
 @pytest.mark.parametrize("make", CLAIMS)

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tesela.core.model import LivePartition
-from tesela.core.record import ClaimRecord, ClaimState, Grant, RecordedDevice, RecordedPartition
+from tesela.core.record import (
+    ClaimRecord,
+    ClaimState,
+    Grant,
+    PartitionState,
+    RecordedDevice,
+    RecordedPartition,
+)
 from tesela.core.roster import KnownGpu, Roster
 
 
@@ -54,6 +61,21 @@ def list_foreign(gpu_uuid: str, live: Iterable[LivePartition], records: Iterable
     }
     foreign = [one for one in live if one.gpu_uuid == gpu_uuid and (one.profile_id, one.placement) not in slots]
     return sorted(foreign, key=lambda one: (one.placement, one.profile_id))
+
+
+def render_unpreparing(record: ClaimRecord) -> ClaimRecord:
+    """A prepared claim that is being given back."""
+    devices = tuple(
+        replace(
+            device,
+            partitions=tuple(
+                replace(partition, state=PartitionState.UNPREPARING) if partition.ours else partition
+                for partition in device.partitions
+            ),
+        )
+        for device in record.devices
+    )
+    return replace(record, state=ClaimState.UNPREPARING, devices=devices)
 
 
 def render_lost(record: ClaimRecord) -> ClaimRecord:

@@ -11,10 +11,10 @@ import logging
 import time
 from dataclasses import replace
 
-from tesela.core.errors import NvmlError, NvmlTimeout, TryAgain
+from tesela.core.errors import NvmlError, NvmlTimeout, StateError, TryAgain
 from tesela.core.model import ClaimRef, GpuInstance, LivePartition
-from tesela.core.record import ClaimRecord, ClaimState, Grant, PartitionState, RecordedDevice
-from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_release, render_remnant
+from tesela.core.record import ClaimRecord, ClaimState, Grant, RecordedDevice
+from tesela.core.release import Destroy, Foreign, Nothing, is_stale, plan_release, render_remnant, render_unpreparing
 from tesela.core.roster import KnownGpu
 from tesela.edge.nvml import codes
 from tesela.edge.telemetry.port import Phase
@@ -87,24 +87,27 @@ def _release_what_is_free(node: Node, record: ClaimRecord, gpu_uuid: str, deadli
 def mark_unpreparing(node: Node, record: ClaimRecord) -> ClaimRecord:
     """Write that a prepared claim is being given back, where that has effects; returns the record as it stands.
 
-    A *preparing* record stays one: it covers its slots already.
+    Without that, an instance whose compute instance is destroyed already would be taken for somebody else's. A
+    *preparing* record stays one: it covers its slots already.
     """
     if record.state is not ClaimState.PREPARED or not has_effects(record):
         return record
-    devices = tuple(
-        replace(
-            device,
-            partitions=tuple(
-                replace(partition, state=PartitionState.UNPREPARING) if partition.ours else partition
-                for partition in device.partitions
-            ),
-        )
-        for device in record.devices
-    )
-    marked = replace(record, state=ClaimState.UNPREPARING, devices=devices)
+    marked = render_unpreparing(record)
     with node.telemetry.phase(Phase.RECORD):
-        node.records.write(marked, synced=False)
+        try:
+            node.records.write(marked, synced=False)
+        except (TryAgain, StateError) as error:
+            _mark_without_space(node, record, error)
     return marked
+
+
+def _mark_without_space(node: Node, record: ClaimRecord, cause: TryAgain | StateError) -> None:
+    """A full disk must not keep anything from being given back. Where not even that is taken, `cause` is raised."""
+    try:
+        node.records.mark_unpreparing(record.claim.uid)
+    except (TryAgain, StateError):
+        raise cause from cause.__cause__
+    log.warning("claim %s: it is given back all the same: %s", record.claim, cause)
 
 
 def has_effects(record: ClaimRecord) -> bool:

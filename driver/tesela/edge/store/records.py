@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +17,15 @@ from os import DirEntry, scandir
 from pathlib import Path
 
 from tesela.core.errors import ClaimRefused, StateError
-from tesela.core.record import ClaimRecord
+from tesela.core.record import ClaimRecord, ClaimState
+from tesela.core.release import render_unpreparing
 from tesela.edge.documents.record import decode_record, encode_record
 from tesela.edge.store.files import Fsync, explain, keep_copy, read_file, remove_file, write_file
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_MODE = 0o600
+_UNPREPARING_MODE = stat.S_ISVTX | _MODE
+"""The sticky bit means nothing on a file, so nobody sets it; and a full disk takes a mode, but no attribute (xfs)."""
 RACY_NS = 100_000_000
 """A file younger than this may change again without its times showing it: the kernel's file clock ticks in ms."""
 
@@ -78,7 +83,7 @@ class RecordStore:
         """The record on disk, None where there is none. StateError where it is unreadable, naming the file."""
         path = self.path(uid)
         data = read_file(path)
-        return None if data is None else _decode(uid, path, data)
+        return None if data is None else _with_mark(_decode(uid, path, data), _get_mode(path))
 
     def list(self) -> Listing:
         """All records. A file is parsed again only where its inode, size or times changed since the last look."""
@@ -110,7 +115,21 @@ class RecordStore:
         because every partition that it covers goes with the machine too.
         """
         path = self.path(record.claim.uid)
-        write_file(path, encode_record(record), mode=0o600, synced=synced, fsync=self._fsync)
+        write_file(path, encode_record(record), mode=_MODE, synced=synced, fsync=self._fsync)
+        for listener in self._listeners:
+            listener()
+
+    def mark_unpreparing(self, uid: str) -> None:
+        """Says that a prepared claim is being given back where that cannot be written: it takes no space on the disk.
+
+        The file gets the mode 1600, which nothing else gives it, and reads as *unpreparing* until it is written anew.
+        Not synced, as such a step needs not be. TryAgain or StateError where that cannot be either.
+        """
+        path = self.path(uid)
+        try:
+            path.chmod(_UNPREPARING_MODE)
+        except OSError as error:
+            raise explain(error, f"cannot mark {path}") from error
         for listener in self._listeners:
             listener()
 
@@ -147,7 +166,22 @@ class RecordStore:
         if data is None:
             return None
         settled = facts.st_mtime_ns < now_ns - RACY_NS
-        return _Seen(identity if settled else (0, 0, 0, 0), _decode(check_uid(uid), Path(entry.path), data))
+        record = _with_mark(_decode(check_uid(uid), Path(entry.path), data), facts.st_mode)
+        return _Seen(identity if settled else (0, 0, 0, 0), record)
+
+
+def _get_mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return _MODE  # whoever reads without the lock may see it go
+    except OSError as error:
+        raise explain(error, f"cannot read {path}") from error
+
+
+def _with_mark(record: ClaimRecord, mode: int) -> ClaimRecord:
+    marked = stat.S_IMODE(mode) == _UNPREPARING_MODE and record.state is ClaimState.PREPARED
+    return render_unpreparing(record) if marked else record
 
 
 def _scan(folder: Path) -> tuple[DirEntry[str], ...]:
