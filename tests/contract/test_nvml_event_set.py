@@ -7,18 +7,16 @@ import threading
 import time
 
 import pytest
+from contract.nvml_watched import LIMIT_S
 from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.event_set import SLICE_S, OpenEventSets, SlicedEventSet
 from tesela.edge.nvml.port import NvmlEvent
-from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.faults import Hang
-from tesela.edge.simulator.machine import build_machine
-from tesela.edge.simulator.nvml import SimulatedNvml
 
 EVENT = NvmlEvent(gpu_uuid="GPU-a", event_type=codes.EVENT_XID, data=79, gi_id=None, ci_id=None)
-LIMIT_S = 0.4
+GPUS = "h100-80gb*2"
 SOON_S = 20.0
 
 
@@ -152,20 +150,6 @@ def test_a_set_that_nvml_refuses_to_free_does_not_stop_the_shutdown(caplog):
 
 
 # Under the watchdog
-
-
-@pytest.fixture
-def machine():
-    machine = build_machine("h100-80gb*2")
-    yield machine
-    machine.release()
-
-
-@pytest.fixture
-def nvml(machine):
-    nvml = WatchedNvml(SimulatedNvml(machine), timeout_s=LIMIT_S)
-    nvml.init()
-    return nvml
 
 
 @pytest.fixture

@@ -5,35 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
+from contract.nvml_watched import LIMIT_S
 from polling import until
 from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.faults import Fault, Hang
-from tesela.edge.simulator.machine import build_machine
-from tesela.edge.simulator.nvml import SimulatedNvml
 
-LIMIT_S = 0.4
+GPUS = "a100-40gb:mig*2"
 WHY = "NVML is released for maintenance"
-
-
-@pytest.fixture
-def machine():
-    machine = build_machine("a100-40gb:mig*2")
-    yield machine
-    machine.release()
-
-
-@pytest.fixture
-def inner(machine):
-    return SimulatedNvml(machine)
-
-
-@pytest.fixture
-def nvml(inner):
-    nvml = WatchedNvml(inner, timeout_s=LIMIT_S)
-    nvml.init()
-    return nvml
 
 
 def is_closed(inner):

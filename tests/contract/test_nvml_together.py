@@ -6,32 +6,18 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from contract.nvml_watched import LIMIT_S
 from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.watchdog import WatchedNvml, together
+from tesela.edge.nvml.watchdog import together
 from tesela.edge.nvml.worker import LIMITS_IN_LINE
 from tesela.edge.simulator.faults import Fault, Hang, Latency
-from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
 
-LIMIT_S = 0.4
+GPUS = "a100-40gb:mig*2"
 ONE_G = 19
-
-
-@pytest.fixture
-def machine():
-    machine = build_machine("a100-40gb:mig*2")
-    yield machine
-    machine.release()
-
-
-@pytest.fixture
-def nvml(machine):
-    nvml = WatchedNvml(SimulatedNvml(machine), timeout_s=LIMIT_S)
-    nvml.init()
-    return nvml
 
 
 def listen_to_threads(machine) -> set[int]:

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
+from contract.nvml_watched import LIMIT_S
 from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
@@ -16,24 +17,9 @@ from tesela.edge.nvml.port import Nvml
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.nvml.worker import Job
 from tesela.edge.simulator.faults import Hang, Latency
-from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
 
-LIMIT_S = 0.4
-
-
-@pytest.fixture
-def machine():
-    machine = build_machine("a100-40gb:mig*3")
-    yield machine
-    machine.release()
-
-
-@pytest.fixture
-def nvml(machine):
-    nvml = WatchedNvml(SimulatedNvml(machine), timeout_s=LIMIT_S)
-    nvml.init()
-    return nvml
+GPUS = "a100-40gb:mig*3"
 
 
 def hang(machine, nvml, *gpus, function="get_name"):
