@@ -199,6 +199,12 @@ def test_a_reset_is_proved_by(told, seen):
     assert signals_of(tell(*told, health=tell(XID_109), roster=seen)) == []
 
 
+@pytest.mark.parametrize("seen", [Wedged(gpu_uuids=frozenset({"at index 3"})), XidSeen(gpu_uuid="GPU-9", xid=79)])
+def test_nothing_stands_against_a_gpu_that_the_roster_does_not_know(seen):
+    """It would go again at once, and come again, every two seconds for ever."""
+    assert tell(seen) == ALL_HEALTHY
+
+
 def test_partitions_that_went_prove_none_by_themselves():
     """Somebody may have destroyed them by hand: whether it was a reset is told by `ResetSeen`."""
     assert signals_of(tell(health=tell(XID_109), roster=_with_generation(2))) == ["xid-109"]

@@ -105,6 +105,16 @@ def test_what_happened_while_no_driver_ran_is_in_the_first_slice(run):
     assert node.tainted("ecc") == {"gpu-0"}
 
 
+def test_a_known_gpu_that_does_not_even_tell_its_uuid_at_a_start_is_fenced(run):
+    node = run("a30*2", nvml_timeout_s=0.5)
+    node.stop()
+    node.machine.inject(Hang(function="get_uuid", gpu="1"))
+
+    node.start()
+
+    assert node.becomes_tainted("wedged", "gpu-1")
+
+
 def test_what_ended_while_no_driver_ran_is_not_in_the_first_slice(run):
     node = run("a30")
     node.sim("ecc", gpu="0", uncorrected=1)

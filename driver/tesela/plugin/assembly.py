@@ -25,7 +25,7 @@ from tesela.edge.kube.port import Kube
 from tesela.edge.kubelet.port import NodeService
 from tesela.edge.kubelet.server import KubeletServer
 from tesela.edge.nvml.library_file import LibraryFile
-from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.nvml.watchdog import WatchedNvml, name_unread
 from tesela.edge.store.cdi_files import CdiFiles
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks
@@ -243,7 +243,7 @@ def build_node(
         lock=locks.health_lock,
         policy=policy.health,
         roster=lambda: lookout.roster,
-        wedged=lambda: Wedged(gpu_uuids=nvml.wedged_gpus(), whole_node=nvml.wedged_node),
+        wedged=partial(_list_wedged, nvml, lookout),
         telemetry=telemetry,
     )
     health.announce_to(announcer)
@@ -264,6 +264,15 @@ def build_node(
         telemetry=telemetry,
         announcer=announcer,
     )
+
+
+def _list_wedged(nvml: WatchedNvml, lookout: Lookout) -> Wedged:
+    """Where a call hangs. A GPU that does not even tell its UUID is the one that its index had, as a look takes it."""
+    stuck = nvml.wedged_gpus()
+    if not stuck:
+        return Wedged(whole_node=nvml.wedged_node)
+    unread = {name_unread(known.gpu.index): known.gpu.uuid for known in lookout.roster.gpus if known.present}
+    return Wedged(gpu_uuids=frozenset(unread.get(name, name) for name in stuck), whole_node=nvml.wedged_node)
 
 
 def _build_host(config: PluginConfig) -> Host:

@@ -65,7 +65,16 @@ def plan_told(observations: Iterable[Observation], standing: Iterable[Finding], 
     for observation in observations:
         _tell(told, observation, findings, roster)
     _tell_resets(told, findings)
+    if roster.gpus:
+        _leave_out_strangers(told, roster)
     return told
+
+
+def _leave_out_strangers(told: Told, roster: Roster) -> None:
+    """A GPU that never told its UUID, or never answered a look, has no device, and nothing could stand against it."""
+    known = {one.gpu.uuid for one in roster.gpus}
+    told.events = {key: count for key, count in told.events.items() if key[0] in known}
+    told.levels = {key: level for key, level in told.levels.items() if key[0] in known}
 
 
 def _tell(told: Told, seen: Observation, standing: tuple[Finding, ...], roster: Roster) -> None:

@@ -94,7 +94,7 @@ class WatchedNvml:
     def wedged_gpus(self) -> frozenset[str]:
         """UUIDs of the GPUs whose call has not returned in time, and still has not.
 
-        A GPU whose UUID was never read stands as `at index 3`.
+        A GPU whose UUID was never read stands by `name_unread`.
         """
         stuck = [key for key, worker in list(self._workers.items()) if key != NODE and worker.overdue]
         return frozenset(self._uuids.get(key, key) for key in stuck)
@@ -193,7 +193,7 @@ class WatchedNvml:
         return self._watch(NODE, self._inner.get_device_count)
 
     def get_uuid(self, index: int) -> str:
-        key = f"at index {index}"
+        key = name_unread(index)
         uuid = self._uuids[key] = self._watch(key, self._inner.get_uuid, index)
         return uuid
 
@@ -394,6 +394,11 @@ class WatchedNvml:
 
     def _notify(self) -> None:
         self._on_change()  # whoever listens by then, not when the worker was made
+
+
+def name_unread(index: int) -> str:
+    """How a GPU is named whose UUID this process has not read yet."""
+    return f"at index {index}"
 
 
 def together(nvml: Nvml, gpu_uuid: str, work: Callable[[], R]) -> R:
