@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from dataclasses import replace
 
 import pytest
+from polling import until
 from tesela.plugin.monitor import Monitor
 from tesela.plugin.recover import Recovery
 
@@ -24,15 +23,6 @@ class Odd:
         return getattr(self._inner, name)
 
 
-def eventually(condition, timeout_s=10.0):
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        if condition():
-            return True
-        threading.Event().wait(0.01)
-    return False
-
-
 @pytest.fixture
 def ref(world):
     """A claim that holds a partition of GPU 0."""
@@ -48,7 +38,7 @@ def test_an_unforeseen_error_does_not_end_the_looks(world, ref):
 
     monitor.start()
 
-    assert eventually(world.cdi_path(ref).exists)
+    assert until(world.cdi_path(ref).exists)
     assert monitor.stop(10)
 
 
@@ -58,7 +48,7 @@ def test_an_unforeseen_error_is_told_with_its_traceback(world, caplog):
 
     monitor.start()
 
-    assert eventually(lambda: "nobody foresaw this" in caplog.text)
+    assert until(lambda: "nobody foresaw this" in caplog.text)
     assert monitor.stop(10)
 
 

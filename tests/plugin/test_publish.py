@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
 
 import pytest
 from gpu_models import h100, known, roster, t4
+from polling import until
 from slice_world import NODE, state
 from tesela.core.errors import ApiNotFound
 from tesela.core.publication import is_complete
@@ -81,15 +81,6 @@ def running(bench):
     finally:
         bench.publisher.stop()
         bench.cluster.close()
-
-
-def eventually(condition, timeout_s=10.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        threading.Event().wait(0.01)
-    return False
 
 
 def test_the_first_round_publishes_the_pool():
@@ -296,7 +287,7 @@ def test_the_next_process_takes_over_with_the_lock(tmp_path):
         assert second.published.wait(10)
         first.publisher.stop()
 
-        assert eventually(lambda: len(first.devices) == 104)
+        assert until(lambda: len(first.devices) == 104)
         second.stop()
 
 
@@ -313,7 +304,7 @@ def test_a_wiped_pool_is_back_by_itself():
         for one in bench.slices:
             bench.cluster.delete(RESOURCE_SLICES, one["metadata"]["name"])
 
-        assert eventually(lambda: is_complete(bench.slices, NODE))
+        assert until(lambda: is_complete(bench.slices, NODE))
 
 
 def test_a_wake_publishes_what_changed():
@@ -322,7 +313,7 @@ def test_a_wake_publishes_what_changed():
         bench.gpus = TAINTED
         bench.publisher.wake("GPU gone")
 
-        assert eventually(lambda: any("taints" in device for device in bench.devices))
+        assert until(lambda: any("taints" in device for device in bench.devices))
 
 
 def test_an_api_server_that_is_away_is_waited_for():
@@ -342,7 +333,7 @@ def test_a_compacted_watch_starts_over():
         bench.cluster.forget_history()
         bench.delete_one()
 
-        assert eventually(lambda: is_complete(bench.slices, NODE))
+        assert until(lambda: is_complete(bench.slices, NODE))
 
 
 def test_stopping_leaves_the_slices_and_gives_the_lock_back():
@@ -356,7 +347,7 @@ def test_stopping_leaves_the_slices_and_gives_the_lock_back():
 def test_an_unexpected_error_does_not_end_the_publisher(caplog):
     bench = Bench(gpus=None)
     with running(bench):
-        assert eventually(lambda: "trying again" in caplog.text)
+        assert until(lambda: "trying again" in caplog.text)
         bench.gpus = TWO
 
         assert bench.publisher.published.wait(10)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
 from node_program import make_program
+from polling import until
 from tesela.core.errors import NvmlTimeout
 from tesela.edge.kube.port import RESOURCE_SLICES
 from tesela.edge.nvml.watchdog import WatchedNvml
@@ -16,15 +14,6 @@ from tesela.plugin.main import Plugin
 
 WATCHDOG_S = 1.0
 WEDGED = {"key": "gpu.nvidia.com/wedged", "value": "nvml-call-hangs", "effect": "NoSchedule"}
-
-
-def eventually(condition, timeout_s=20.0):
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        if condition():
-            return True
-        threading.Event().wait(0.02)
-    return False
 
 
 class Running:
@@ -59,7 +48,7 @@ def running(short_path):
     running = Running(short_path)
     yield running
     running.world.machine.release()
-    eventually(lambda: not running.nvml.wedged_gpus())
+    until(lambda: not running.nvml.wedged_gpus(), 20)
     assert running.plugin.stop() == 0
     running.world.kube.close()
 
@@ -67,20 +56,20 @@ def running(short_path):
 def test_a_gpu_whose_call_hangs_is_fenced(running):
     running.hang(1)
 
-    assert eventually(lambda: running.fenced() == {1})
+    assert until(lambda: running.fenced() == {1}, 20)
 
 
 def test_two_gpus_whose_calls_hang_fence_the_node(running):
     running.hang(0)
     running.hang(1)
 
-    assert eventually(lambda: running.fenced() == {0, 1, 2})
+    assert until(lambda: running.fenced() == {0, 1, 2}, 20)
 
 
 def test_the_fence_goes_when_the_call_returns(running):
     running.hang(1)
-    assert eventually(lambda: running.fenced() == {1})
+    assert until(lambda: running.fenced() == {1}, 20)
 
     running.world.machine.release()
 
-    assert eventually(lambda: running.fenced() == set())
+    assert until(lambda: running.fenced() == set(), 20)
