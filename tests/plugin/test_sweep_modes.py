@@ -140,6 +140,18 @@ def test_a_gpu_that_was_switched_by_hand_is_free_though_somebody_is_on_it(world,
     assert health.told[-1] == ModeFree(gpu_uuid=world.uuid(HOPPER))
 
 
+def test_a_gpu_that_is_gone_is_not_asked(world, ref, health, caplog):
+    refuse(world, ref, 2)
+    world.machine.lose(str(HOPPER), absent=True)
+    world.look()
+
+    Sweeps(world).sweep()
+
+    assert "cannot be told" not in caplog.text
+    world.reset(HOPPER)
+    world.look()
+
+
 def test_a_hold_from_before_a_restart_ends_when_the_gpu_is_idle(world, ref, health):
     refuse(world, ref, 2)
     world.machine.remove_process(str(HOPPER), BUSY.pid)

@@ -174,7 +174,11 @@ class Sweeper:
 
     def _free_modes(self) -> None:
         """A GPU whose mode was held and that is in the mode wanted, or idle, takes claims of both shapes again."""
+        roster = self._node.lookout.roster
         for gpu_uuid, wants_mig in self._node.mode_holds.list_held().items():
+            known = roster.find(gpu_uuid)
+            if known is None or not known.present:
+                continue  # it cannot be asked, and a reset or `tesela forget` ends it
             with _saying(f"whether the MIG mode of GPU {gpu_uuid} is held cannot be told"):
                 enabled = self._node.nvml.get_mig_mode(gpu_uuid).current == codes.MIG_ENABLED
                 if enabled == wants_mig or is_idle(self._node, gpu_uuid):
