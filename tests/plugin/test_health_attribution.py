@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from node_world import World
+from tesela.core.errors import StateError
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault
@@ -14,7 +15,11 @@ from tesela.plugin.health.attribution import Attribution
 
 @pytest.fixture
 def attribution(world: World) -> Attribution:
-    return Attribution(nvml=world.node.nvml, records=world.node.records)
+    return attribute(world, world.node.records)
+
+
+def attribute(world, records):
+    return Attribution(nvml=world.node.nvml, records=records, roster=lambda: world.node.lookout.roster)
 
 
 def silence(world):
@@ -52,6 +57,26 @@ def test_one_that_nobody_knows_has_no_placement(world, attribution):
     serve(world)
 
     assert attribution.find_placement(world.uuid(0), 13) is None
+
+
+def test_an_id_of_before_a_reset_is_no_longer_its(world, attribution):
+    """The claim still has its record, since its containers may run: ids are given again elsewhere on the GPU."""
+    gi_id = serve(world)
+    world.reset(0)
+    world.look()
+
+    assert attribution.find_placement(world.uuid(0), gi_id) is None
+
+
+class Unreadable:
+    """Records on a disk that fails."""
+
+    def list(self):
+        raise StateError("the folder cannot be read")
+
+
+def test_records_that_cannot_be_read_make_it_an_event_of_the_whole_gpu(world):
+    assert attribute(world, Unreadable()).find_placement(world.uuid(0), 13) is None
 
 
 def test_a_storm_of_an_instance_that_is_gone_is_said_once(world, attribution, caplog):

@@ -30,7 +30,7 @@ class Watched:
         self.events = Events(
             nvml=self.nvml,
             lookout=self.lookout,
-            attribution=Attribution(nvml=self.nvml, records=FakeRecords()),
+            attribution=Attribution(nvml=self.nvml, records=FakeRecords(), roster=lambda: self.lookout.roster),
             keeper=self.keeper,
             on_event=self._ask,
             times=times,

@@ -8,9 +8,12 @@ event is taken to be about the whole GPU: too much is fenced rather than too lit
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 
-from tesela.core.errors import NvmlError, TryAgain
+from tesela.core.errors import NvmlError, StateError, TryAgain
 from tesela.core.model import Placement
+from tesela.core.release import is_stale
+from tesela.core.roster import Roster
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.records import RecordStore
 
@@ -20,9 +23,10 @@ log = logging.getLogger(__name__)
 class Attribution:
     """Looks up placements; never raises."""
 
-    def __init__(self, *, nvml: Nvml, records: RecordStore) -> None:
+    def __init__(self, *, nvml: Nvml, records: RecordStore, roster: Callable[[], Roster]) -> None:
         self._nvml = nvml
         self._records = records
+        self._roster = roster
         self._said: set[tuple[str, int]] = set()
 
     def find_placement(self, gpu_uuid: str, gi_id: int) -> Placement | None:
@@ -36,12 +40,19 @@ class Attribution:
         else:
             self._said.discard((gpu_uuid, gi_id))
             return placement
-        recorded = {
-            partition.placement
-            for record in self._records.list().records
-            for device in record.devices_on(gpu_uuid)
-            for partition in device.partitions
-            if partition.gi_id == gi_id
-        }
-        # Two records with one id are of different generations, or one of them is wrong: no reason to choose.
+        try:
+            recorded = set(self._list_recorded(gpu_uuid, gi_id))
+        except (StateError, TryAgain) as error:
+            log.warning("GPU instance %d of GPU %s is not known: %s", gi_id, gpu_uuid, error)
+            return None
+        # Two records with one id: one of them is wrong, and nothing tells which.
         return recorded.pop() if len(recorded) == 1 else None
+
+    def _list_recorded(self, gpu_uuid: str, gi_id: int) -> Iterator[Placement]:
+        """Where records have it. What went with a boot or a reset had its id in another life."""
+        roster = self._roster()
+        known = roster.find(gpu_uuid)
+        for record in self._records.list().records:
+            for device in record.devices_on(gpu_uuid):
+                if not is_stale(device, known, roster.boot_id):
+                    yield from (one.placement for one in device.partitions if one.gi_id == gi_id)

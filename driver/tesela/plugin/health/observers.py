@@ -57,7 +57,7 @@ def build_observers(node: Node, nvml: Nvml, recovery: Recovery, *, on_change: Ca
     events = Events(
         nvml=nvml,
         lookout=node.lookout,
-        attribution=Attribution(nvml=nvml, records=node.records),
+        attribution=Attribution(nvml=nvml, records=node.records, roster=lambda: node.lookout.roster),
         keeper=node.health,
         on_event=readings.wake,
         telemetry=node.telemetry,
