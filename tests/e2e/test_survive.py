@@ -152,6 +152,16 @@ def test_a_claim_whose_partition_was_destroyed_by_hand_ends_and_its_place_is_use
     assert (work.devices_of("next", "gpu"), list_uuids(node)) == (device, {work.environment("next")[UUIDS]})
 
 
+def test_a_whole_gpu_is_given_although_its_mig_mode_was_switched_on_by_hand(node: Node, work: Namespace) -> None:
+    for gpu in range(2):
+        node.simulator.set_mig_mode(gpu, on=True)
+    work.apply(WHOLE, pod("whole", "whole"))
+    work.wait_running("whole")
+    gpu = node.simulator.list_gpus().index(work.environment("whole")[UUIDS])
+
+    assert not node.simulator.get_mig_modes()[gpu]
+
+
 # GPUs that get lost
 
 
