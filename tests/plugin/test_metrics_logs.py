@@ -24,7 +24,10 @@ log = logging.getLogger("test")
 
 @pytest.fixture
 def lines():
-    """What is logged, a line each, in the form that `lines(formatter)` says."""
+    """What is logged, a line each, in the form that `lines(formatter)` says; no part of pytest's report.
+
+    Workers send their reports as UTF-8, which a file's name that is none cannot be written in.
+    """
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
 
@@ -34,7 +37,9 @@ def lines():
 
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
+    log.propagate = False
     yield read
+    log.propagate = True
     log.removeHandler(handler)
 
 
