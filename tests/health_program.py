@@ -6,15 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from node_program import make_program
+from node_program import make_program, open_watched, start
 from polling import until
 from tesela.core.health.model import Finding
 from tesela.core.model import Refusal
 from tesela.core.record import ClaimRecord
 from tesela.edge.kube.port import RESOURCE_SLICES
-from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.admin import perform_admin
-from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.store.health import HealthStore
 from tesela.plugin.main import Plugin
 from tesela.plugin.service import ClaimService
@@ -31,11 +29,8 @@ class Running:
         self.start()
 
     def start(self) -> None:
-        self.nvml = WatchedNvml(SimulatedNvml(self.machine), timeout_s=self.config.nvml_timeout_s)
-        self.nvml.init()
-        self.plugin = Plugin(self.config, self.world.kube, self.nvml)
-        self.plugin.start()
-        assert self.plugin.publisher.published.wait(20)
+        self.nvml = open_watched(self.world, self.config)
+        self.plugin = start(Plugin(self.config, self.world.kube, self.nvml))
         assert until(lambda: self.plugin.observers.events.is_open)
 
     def stop(self) -> None:

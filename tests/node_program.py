@@ -6,7 +6,14 @@ from pathlib import Path
 
 from node_world import POOL, World, make_world
 from tesela.edge.kube.port import NODES
+from tesela.edge.nvml.watchdog import WatchedNvml
+from tesela.edge.simulator.nvml import SimulatedNvml
+from tesela.edge.store.locks import FileLocks
+from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.config import PluginConfig
+from tesela.plugin.main import Plugin
+
+PUBLISHED_S = 30.0
 
 
 def make_program(folder: Path, gpus: str, *, nvml_timeout_s: float = 5) -> tuple[World, PluginConfig]:
@@ -37,3 +44,22 @@ def make_program(folder: Path, gpus: str, *, nvml_timeout_s: float = 5) -> tuple
         driver_wait_s=0,
         nvml_timeout_s=nvml_timeout_s,
     )
+
+
+def open_watched(world: World, config: PluginConfig, telemetry: Telemetry = SILENT) -> WatchedNvml:
+    """NVML as a process of the driver has it: under the watchdog, its calls marked, open."""
+    nvml = WatchedNvml(
+        SimulatedNvml(world.machine),
+        timeout_s=config.nvml_timeout_s,
+        telemetry=telemetry,
+        mark=FileLocks(config.state_dir).call_marks.hold,
+    )
+    nvml.init()
+    return nvml
+
+
+def start(plugin: Plugin) -> Plugin:
+    """Until it has published for the first time."""
+    plugin.start()
+    assert plugin.publisher.published.wait(PUBLISHED_S)
+    return plugin

@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from node_program import make_program
+from node_program import make_program, open_watched, start
 from polling import until
 from prometheus_client.parser import text_string_to_metric_families
 from tesela.core.model import ClaimRef, Refusal
 from tesela.edge.kubelet.client import PluginClient
 from tesela.edge.kubelet.port import PrepareResult
-from tesela.edge.nvml.watchdog import WatchedNvml
-from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.telemetry.catalogue import BY_NAME
 from tesela.plugin.main import Plugin
 from tesela.plugin.observability import Observability
@@ -51,16 +49,10 @@ class Watched:
         self.plugin: Plugin | None = None
 
     def start(self) -> None:
-        nvml = WatchedNvml(
-            SimulatedNvml(self.world.machine),
-            timeout_s=self.config.nvml_timeout_s,
-            telemetry=self.watched.telemetry,
-        )
-        nvml.init()
+        nvml = open_watched(self.world, self.config, self.watched.telemetry)
         self.plugin = Plugin(self.config, self.world.kube, nvml, telemetry=self.watched.telemetry)
         self.plugin.show(self.watched)
-        self.plugin.start()
-        assert self.plugin.publisher.published.wait(20)
+        start(self.plugin)
         self.world.node = self.plugin.node
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 from health_program import Running
-from node_program import make_program
+from node_program import make_program, open_watched
 from polling import until
 from release_desk import Desk, running
 from tesela.core.claim_status import plan_device_statuses
@@ -23,9 +23,7 @@ from tesela.core.record import ClaimState
 from tesela.core.released import Request, Source
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
-from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.faults import Fault
-from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.plugin.driver_wait import init_nvml
 from tesela.plugin.main import Plugin, serve
 
@@ -184,10 +182,8 @@ def test_nvml_that_does_not_match_any_more_ends_the_process(desk):
 
 def test_it_is_exit_code_1(short_path):
     world, settings = make_program(short_path, "a30")
-    nvml = WatchedNvml(SimulatedNvml(world.machine), timeout_s=5)
-    nvml.init()
     stop = threading.Event()
-    plugin = Plugin(settings, world.kube, nvml, on_failed=stop.set)
+    plugin = Plugin(settings, world.kube, open_watched(world, settings), on_failed=stop.set)
     ended = []
     thread = threading.Thread(target=lambda: ended.append(serve(plugin, stop)))
     thread.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from node_program import make_program
+from node_program import make_program, open_watched
 from tesela.cli.main import main
 from tesela.core.errors import NvmlError, NvmlTimeout, StartError
 from tesela.edge.backends import open_nvml
@@ -136,10 +136,8 @@ def config(short_path):
 
 def test_a_driver_that_can_no_longer_be_reached_ends_with_a_failure(config):
     world, settings = config
-    nvml = WatchedNvml(SimulatedNvml(world.machine), timeout_s=5)
-    nvml.init()
     stop = threading.Event()
-    plugin = Plugin(settings, world.kube, nvml, on_failed=stop.set)
+    plugin = Plugin(settings, world.kube, open_watched(world, settings), on_failed=stop.set)
     codes_of_end = []
     thread = threading.Thread(target=lambda: codes_of_end.append(serve(plugin, stop)))
     thread.start()
@@ -153,8 +151,7 @@ def test_a_driver_that_can_no_longer_be_reached_ends_with_a_failure(config):
 
 def test_a_library_without_a_needed_function_ends_the_start(config):
     world, settings = config
-    nvml = WatchedNvml(SimulatedNvml(world.machine), timeout_s=5)
-    nvml.init()
+    nvml = open_watched(world, settings)
     world.machine.inject(Fault(function="get_device_count", code=codes.FUNCTION_NOT_FOUND))
 
     with pytest.raises(StartError, match="too old"):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from node_program import make_program
+from node_program import make_program, open_watched, start
 from polling import until
 from tesela.core.errors import NvmlTimeout
 from tesela.edge.kube.port import RESOURCE_SLICES
-from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.simulator.faults import Hang
-from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.plugin.main import Plugin
 
 WATCHDOG_S = 1.0
@@ -20,12 +18,9 @@ class Running:
     """A driver that publishes three A100 in MIG mode."""
 
     def __init__(self, folder):
-        self.world, settings = make_program(folder, "a100-40gb:mig*3")
-        self.nvml = WatchedNvml(SimulatedNvml(self.world.machine), timeout_s=WATCHDOG_S)
-        self.nvml.init()
-        self.plugin = Plugin(settings, self.world.kube, self.nvml)
-        self.plugin.start()
-        assert self.plugin.publisher.published.wait(20)
+        self.world, settings = make_program(folder, "a100-40gb:mig*3", nvml_timeout_s=WATCHDOG_S)
+        self.nvml = open_watched(self.world, settings)
+        self.plugin = start(Plugin(settings, self.world.kube, self.nvml))
 
     def hang(self, number):
         """A call on this GPU does not return, and whoever made it gives up."""

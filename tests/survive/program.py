@@ -6,15 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from node_program import make_program
+from node_program import PUBLISHED_S, make_program, open_watched
 from node_world import DRIVER, POOL
 from tesela.edge.kube.port import RESOURCE_SLICES
-from tesela.edge.nvml.watchdog import WatchedNvml
-from tesela.edge.simulator.nvml import SimulatedNvml
-from tesela.edge.store.locks import FileLocks
 from tesela.plugin.main import Plugin
-
-START_S = 30.0
 
 
 class Program:
@@ -27,15 +22,13 @@ class Program:
 
     def start(self, kube: Any = None, *, published: bool = True) -> Plugin:
         """A new process: it looks, recovers, serves, and has published. StartError as the process has it."""
-        marks = FileLocks(self._settings.state_dir).call_marks
-        nvml = WatchedNvml(SimulatedNvml(self.world.machine), timeout_s=5.0, mark=marks.hold)
-        nvml.init()
+        nvml = open_watched(self.world, self._settings)
         self.plugin = Plugin(self._settings, kube or self.world.kube, nvml)
         self.plugin.start()
         self.world.node = self.plugin.node
         if published:
-            assert self.plugin.publisher.published.wait(START_S)
-        self.plugin._parts.recovery.join(START_S)
+            assert self.plugin.publisher.published.wait(PUBLISHED_S)
+        self.plugin._parts.recovery.join(PUBLISHED_S)
         return self.plugin
 
     def list_taints(self) -> dict[str, set[str]]:

@@ -11,7 +11,6 @@ import threading
 
 import pytest
 from polling import until
-from survive.program import Program
 from tesela.core.errors import ApiUnavailable
 from tesela.plugin.publish import Publisher, PublishTimes
 
@@ -37,13 +36,6 @@ class Away:
             return value(*args, **kwargs)
 
         return call
-
-
-@pytest.fixture
-def program(short_path):
-    program = Program(short_path, "a100-40gb:mig*2")
-    yield program
-    program.close()
 
 
 @pytest.fixture

@@ -10,13 +10,6 @@ from tesela.edge.store.roster import RosterStore
 
 
 @pytest.fixture
-def program(short_path):
-    program = Program(short_path, "a100-40gb:mig*2")
-    yield program
-    program.close()
-
-
-@pytest.fixture
 def held(program):
     """A claim on a GPU whose partitions were lost to resets before it: its generation is not the first."""
     world = program.world
