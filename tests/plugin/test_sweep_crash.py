@@ -38,7 +38,7 @@ def without_record(world, ref):
 
 def count_calls_of_a_look(world, tap):
     tap.disarm()
-    look(world.node, GoneClaims())
+    look(world.node, GoneClaims(), asking_s=60.0)
     return len(tap.calls)
 
 
