@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from tesela.core.errors import DocumentError, NvmlError, TryAgain
-from tesela.core.record import ClaimState
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang, Latency
 from tesela.edge.simulator.nvml import SimulatedNvml
-from tesela.edge.store.records import RecordStore
 
 from chaos.figures import Figures
 from chaos.node import NVML_TIMEOUT_S, ChaosNode, list_files
@@ -186,13 +184,8 @@ class Faults:
         self._damage(path, choice)
 
     def _damage_roster(self, choice: random.Random) -> None:
-        """While no claim is half done or damaged: of such a claim a rebuilt roster cannot tell whether a reset took it.
-
-        What it had made is left to people then (invariant 4).
-        """
-        listing = RecordStore(self._node.state_dir).list()
-        if not listing.unreadable and all(one.state is ClaimState.PREPARED for one in listing.records):
-            self._damage(self._node.state_dir / "roster.json", choice)
+        """Not its copy too: then nothing tells whether a reset took what a half-done claim had made, and it is left."""
+        self._damage(self._node.state_dir / "roster.json", choice)
 
     def _damage(self, path: Path, choice: random.Random) -> None:
         """Truncated, emptied, or noise, in place: what broke it keeps no rules of ours."""

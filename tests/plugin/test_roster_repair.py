@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from node_tap import Crash
 from node_world import POOL
 from tesela.core.errors import StartError
 from tesela.core.health.observations import XidSeen
@@ -44,8 +45,14 @@ def renumber(world, *numbers):
     world.start()
 
 
+def copy_of(world):
+    return store(world).path.with_name("roster.copy.json")
+
+
 def damage(world):
+    """The file and its copy."""
     store(world).path.write_text("{")
+    copy_of(world).write_text("{")
 
 
 def repair(world, kube=None):
@@ -275,3 +282,109 @@ def test_a_damaged_roster_interrupts_no_claim(world):
     world.start()
 
     assert world.record(ref) == before
+
+
+# The copy
+
+
+def damage_one(world):
+    store(world).path.write_text("{")
+
+
+def test_a_damaged_roster_is_put_back_from_its_copy(world):
+    renumber(world, 3, 9, 0, 7)
+    before = store(world).path.read_bytes()
+    damage_one(world)
+
+    repair(world)
+
+    assert store(world).path.read_bytes() == before
+
+
+def test_a_roster_that_is_gone_under_a_claim_is_put_back_from_its_copy(world, ref):
+    before = store(world).path.read_bytes()
+    store(world).path.unlink()
+
+    repair(world)
+
+    assert store(world).path.read_bytes() == before
+
+
+def test_a_roster_that_was_removed_with_all_claims_stays_so(world):
+    """As an operator does who wants the GPUs numbered anew."""
+    store(world).path.unlink()
+
+    repair(world)
+
+    assert not store(world).path.exists()
+
+
+def test_no_api_server_is_asked_where_there_is_a_copy(world):
+    before = store(world).path.read_bytes()
+    damage_one(world)
+
+    repair(world, FlakyKube(world.kube, unavailable(calls=9)))
+
+    assert store(world).path.read_bytes() == before
+
+
+def half_make(world):
+    """The driver dies between making a GPU instance and writing down its UUID."""
+    ref = world.claim("h", world.partition(0, "1g.5gb", 6))
+    world.machine.on_call.append(_die_after_creating)
+    with pytest.raises(Crash):
+        world.prepare(ref)
+    world.machine.on_call.remove(_die_after_creating)
+    return ref
+
+
+def _die_after_creating(name, phase):
+    if (name, phase) == ("create_compute_instance", "before"):
+        raise Crash("after the GPU instance was made")
+
+
+def test_what_a_half_done_claim_made_is_not_left_to_people(world):
+    ref = half_make(world)
+    damage_one(world)
+    repair(world)
+    world.start()
+
+    world.unprepare(ref)
+
+    assert world.leftovers() == []
+
+
+def test_what_a_claim_with_a_damaged_record_has_is_not_left_to_people(world):
+    roster = store(world).read_roster()
+    store(world).write_roster(roster.replace_gpu(replace(roster.gpus[0], generation=5)))
+    world.start()
+    held = world.claim("h", world.partition(0, "2g.10gb", 0))
+    world.serve(held)
+    world.record_path(held).write_text("{")
+    damage_one(world)
+    repair(world)
+    world.start()
+
+    assert (world.unprepare(held), world.leftovers()) == (None, [])
+
+
+def test_a_copy_that_lags_is_renewed_at_a_start(world):
+    copy_of(world).write_text("{")
+
+    repair(world)
+
+    assert copy_of(world).read_bytes() == store(world).path.read_bytes()
+
+
+def test_a_copy_that_does_not_know_a_claim_s_gpu_by_its_name_is_of_no_use(world):
+    old = copy_of(world).read_bytes()
+    renumber(world, 3, 9, 0, 7)
+    publish(world)
+    before = numbers(world)
+    world.serve(world.claim("a", "gpu-7"))
+    damage(world)
+    copy_of(world).write_bytes(old)
+
+    repair(world)
+
+    assert numbers(world) == before

@@ -265,6 +265,36 @@ def test_a_roster_is_read_back(tmp_path):
     assert RosterStore(tmp_path).read_roster() == roster
 
 
+def test_a_copy_of_the_roster_holds_what_was_written_last(tmp_path):
+    store = RosterStore(tmp_path)
+    rosters = [replace(EMPTY_ROSTER, boot_id=boot_id) for boot_id in ("b1", "b2")]
+    for roster in rosters:
+        store.write_roster(roster)
+    store.path.write_text("{")
+
+    assert RosterStore(tmp_path).read_copy() == rosters[-1]
+
+
+def test_a_copy_of_the_roster_is_never_older_than_the_roster(tmp_path):
+    """A write that fails between the two leaves the newer one in the copy."""
+    store = RosterStore(tmp_path)
+    store.path.mkdir(parents=True)
+
+    with pytest.raises(StateError):
+        store.write_roster(replace(EMPTY_ROSTER, boot_id="b1"))
+
+    assert store.read_copy() == replace(EMPTY_ROSTER, boot_id="b1")
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 9}'])
+def test_a_copy_of_the_roster_that_is_damaged_itself_is_none(tmp_path, damage):
+    store = RosterStore(tmp_path)
+    store.write_roster(EMPTY_ROSTER)
+    store.path.with_name("roster.copy.json").write_bytes(damage)
+
+    assert store.read_copy() is None
+
+
 def test_a_damaged_roster_is_never_taken_for_an_empty_one(tmp_path):
     (tmp_path / "roster.json").write_bytes(b"")
 

@@ -19,6 +19,7 @@ from tesela.plugin.sweep import Sweeper
 KINDS = {
     "record": "claims/*.json",
     "roster": "roster.json",
+    "copy of roster": "roster.copy.json",
     "health": "health.json",
     "copy of health": "health.copy.json",
     "released": "released.json",

@@ -49,6 +49,16 @@ def rebuild_roster(slices: Iterable[Json], records: Iterable[ClaimRecord], pool:
     )
 
 
+def names_all(roster: Roster, records: Iterable[ClaimRecord], pool: str) -> bool:
+    """Whether the roster has the GPU of every recorded device under the number that the device's name carries.
+
+    A copy that is older than a record might not: then it must not deal numbers.
+    """
+    numbers = {known.gpu.uuid: known.number for known in roster.gpus}
+    recorded = ((parse_device_name(name), gpu_uuid) for name, gpu_uuid in _list_recorded(records, pool))
+    return all(parsed is None or numbers.get(gpu_uuid) == parsed.number for parsed, gpu_uuid in recorded)
+
+
 def renew_generations(roster: Roster, records: Iterable[ClaimRecord]) -> Roster:
     """The same GPUs, none of a generation before its newest on record: another process may have raised one since."""
     records = tuple(records)

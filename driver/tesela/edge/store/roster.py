@@ -1,4 +1,9 @@
-"""The durable inventory, `roster.json`. Whoever writes it holds the roster's lock since reading it."""
+"""The durable inventory, `roster.json`. Whoever writes it holds the roster's lock since reading it.
+
+Device names and generations hang on it, and the latter are told by nothing else, so a file that is damaged must not
+take them along: `roster.copy.json` holds the same and is written first. A generation that only the copy has was raised
+for good.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from tesela.core.errors import OtherRelease, StateError
+from tesela.core.errors import OtherRelease, StateError, TryAgain
 from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.edge.documents.roster import decode_roster, encode_roster
 from tesela.edge.store.files import Fsync, keep_copy, read_file, write_file
@@ -19,6 +24,7 @@ class RosterStore:
     def __init__(self, state_dir: Path, *, fsync: Fsync = os.fsync) -> None:
         self._fsync = fsync
         self._path = state_dir / "roster.json"
+        self._copy = state_dir / "roster.copy.json"
         self._seen: tuple[tuple[int, ...], Roster] | None = None
 
     @property
@@ -69,4 +75,14 @@ class RosterStore:
 
     def write_roster(self, roster: Roster) -> None:
         """Puts the roster on disk, file and folder synced. TryAgain or StateError leave the old one as it was."""
-        write_file(self._path, encode_roster(roster), mode=0o600, synced=True, fsync=self._fsync)
+        data = encode_roster(roster)
+        for path in (self._copy, self._path):
+            write_file(path, data, mode=0o600, synced=True, fsync=self._fsync)
+
+    def read_copy(self) -> Roster | None:
+        """What was written last, for where the file is damaged; None where its copy is of no use either."""
+        try:
+            data = read_file(self._copy)
+            return None if data is None else decode_roster(data)
+        except (StateError, TryAgain):
+            return None
