@@ -36,6 +36,7 @@ from tesela.core.errors import StateError
 from tesela.core.model import DRIVER_NAME
 from tesela.edge.backends import open_nvml
 from tesela.edge.kube.port import Kube
+from tesela.edge.kube.times import render_time
 from tesela.edge.store.files import write_file
 from tesela.plugin.side_by_side import run_side_by_side
 
@@ -151,7 +152,7 @@ def pack(name: str, files: Mapping[str, bytes], missing: Mapping[str, str], *, c
     manifest = {
         "bundle": 1,
         "tesela": __version__,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_s)),
+        "created": render_time(created_s),
         "files": {path: len(data) for path, data in sorted(files.items())},
         "missing": dict(sorted(missing.items())),
     }

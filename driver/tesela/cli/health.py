@@ -23,6 +23,7 @@ from tesela.core.model import DRIVER_NAME, Placement
 from tesela.core.roster import KnownGpu, Roster
 from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.documents.policy import read_policy
+from tesela.edge.kube.times import render_time
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.roster import RosterStore
@@ -200,8 +201,8 @@ def _render_finding(known: KnownGpu, finding: Finding) -> dict[str, Any]:
         else f"{finding.taint_key}={finding.reason}:{finding.effect}",
         "recovery": finding.evidence.value,
         "count": finding.count,
-        "since": _render_time(finding.since_s),
-        "last": _render_time(finding.last_s),
+        "since": render_time(finding.since_s),
+        "last": render_time(finding.last_s),
     }
 
 
@@ -211,7 +212,7 @@ def _render_clearance(known: KnownGpu, one: Clearance) -> dict[str, Any]:
         "signal": one.signal,
         "who": one.who,
         "reason": one.reason,
-        "at": _render_time(one.at_s),
+        "at": render_time(one.at_s),
     }
 
 
@@ -242,7 +243,3 @@ def _name_place(known: KnownGpu, placement: Placement | None) -> str:
     if placement is None:
         return known.name
     return f"{known.name} slices {placement.start}-{placement.start + placement.size - 1}"
-
-
-def _render_time(unix_s: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))

@@ -16,6 +16,7 @@ from tesela.core.health.model import HealthChange, HealthState
 from tesela.core.model import ClaimRef, Placement
 from tesela.core.record import ClaimRecord
 from tesela.core.roster import Roster
+from tesela.core.text import cut_text
 
 NOTE_BYTES: Final = 1024
 """events.k8s.io/v1 Event.note."""
@@ -91,7 +92,7 @@ def plan_set_aside_announcement(sentence: str, claim: ClaimRef | None) -> Announ
         kind="Warning",
         reason=SET_ASIDE,
         action="RepairFile",
-        note=_cut(sentence, NOTE_BYTES),
+        note=cut_text(sentence, NOTE_BYTES),
         claim=claim,
     )
 
@@ -104,7 +105,7 @@ def plan_unreadable_announcement(sentence: str) -> Announcement:
         kind="Warning",
         reason=UNREADABLE,
         action="RepairFile",
-        note=_cut(sentence, NOTE_BYTES),
+        note=cut_text(sentence, NOTE_BYTES),
     )
 
 
@@ -119,7 +120,7 @@ def plan_in_use_announcement(sentence: str, claim: ClaimRef) -> Announcement:
         kind="Warning",
         reason=IN_USE,
         action="Unprepare",
-        note=_cut(sentence, NOTE_BYTES),
+        note=cut_text(sentence, NOTE_BYTES),
         claim=claim,
     )
 
@@ -161,10 +162,5 @@ def _render_claims(names: tuple[str, ...]) -> str:
 
 def _join(said: str, claims: str) -> str:
     """Both, of which the first is cut where they do not fit."""
-    claims = _cut(claims, NOTE_BYTES // 2)
-    return _cut(said, NOTE_BYTES - len(claims.encode())) + claims
-
-
-def _cut(text: str, limit_bytes: int) -> str:
-    data = text.encode()
-    return text if len(data) <= limit_bytes else data[: limit_bytes - 3].decode(errors="ignore") + "..."
+    claims = cut_text(claims, NOTE_BYTES // 2)
+    return cut_text(said, NOTE_BYTES - len(claims.encode())) + claims

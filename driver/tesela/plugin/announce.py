@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -30,7 +29,8 @@ from tesela.core.model import DRIVER_NAME, ClaimRef
 from tesela.core.record import ClaimRecord
 from tesela.core.roster import Roster
 from tesela.edge.kube.port import EVENTS, NODES, RESOURCE_CLAIMS, Json, Kube
-from tesela.plugin.loop import Loop
+from tesela.edge.kube.times import render_micro_time, render_time
+from tesela.plugin.loop import Loop, plan_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -181,8 +181,8 @@ class Announcer:
             wait_s = self._send_pending()
         except ApiUnavailable as error:
             self._failures += 1
-            doubled_s = self._pace.first_retry_s * 2.0 ** min(self._failures - 1, 10)
-            wait_s = max(error.retry_after_s or 0.0, min(self._pace.longest_retry_s, doubled_s))
+            pause_s = plan_pause_s(self._failures, self._pace.first_retry_s, self._pace.longest_retry_s)
+            wait_s = max(error.retry_after_s or 0.0, pause_s)
             self._retry_at_s = self._clock() + wait_s
             self._say(f"Events wait for the API server: {error.message}")
             return wait_s
@@ -286,7 +286,7 @@ class Announcer:
                 "name": f"{self._node_name[:_MOST_OF_NAME].rstrip('-.')}.{said.identity}{when}",
                 "namespace": NAMESPACE,
             },
-            "eventTime": _render_micro_time(pending.first_s),
+            "eventTime": render_micro_time(pending.first_s),
             "reportingController": DRIVER_NAME,
             "reportingInstance": self._node_name[:128],
             "action": said.action,
@@ -352,19 +352,11 @@ def _plan_change(
     except TeselaError as error:
         log.warning("an Event does not name the claims that hold the GPU: %s", error)
         held = ()
-    announcement = plan_health_announcement(change, roster, held, _render_time)
+    announcement = plan_health_announcement(change, roster, held, render_time)
     if announcement is not None:  # in the log whether or not the API server takes an Event
         log.log(logging.INFO if announcement.kind == "Normal" else logging.WARNING, "%s", announcement.note)
     return announcement
 
 
 def _render_series(count: int, last_s: float) -> Json:
-    return {"count": count, "lastObservedTime": _render_micro_time(last_s)}
-
-
-def _render_micro_time(now_s: float) -> str:
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _render_time(unix_s: int) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"count": count, "lastObservedTime": render_micro_time(last_s)}

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from tesela.core.claim_status import DeviceStatus, differ, is_allocated, plan_device_statuses, render_entries
@@ -20,9 +19,10 @@ from tesela.core.errors import ApiError, ApiNotFound, ApiUnavailable
 from tesela.core.health.model import NodeHealth
 from tesela.core.model import DRIVER_NAME, ClaimRef
 from tesela.edge.kube.port import RESOURCE_CLAIMS, Json, Kube
+from tesela.edge.kube.times import render_time
 from tesela.edge.store.records import RecordStore
 from tesela.edge.telemetry.work import Verb, working_on
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, plan_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +167,7 @@ class ClaimStatusWriter:
         return True
 
     def _retry_s(self) -> float:
-        doubled = self._pace.first_retry_s * 2.0 ** min(self._failures - 1, 10)
-        return float(min(self._pace.longest_retry_s, doubled))
+        return plan_pause_s(self._failures, self._pace.first_retry_s, self._pace.longest_retry_s)
 
     def _is_due(self, ref: ClaimRef, statuses: tuple[DeviceStatus, ...], now_s: float) -> bool:
         known = self._known.get(ref.uid)
@@ -203,7 +202,7 @@ class ClaimStatusWriter:
         if claim["metadata"]["uid"] != ref.uid or not is_allocated(statuses, claim):
             return  # deallocated, or replaced by one of the same name: not the claim that was prepared
         before = (claim.get("status") or {}).get("devices") or []
-        entries = render_entries(statuses, before, _timestamp(self._clock()))
+        entries = render_entries(statuses, before, render_time(self._clock()))
         if not differ(entries, before):
             return
         metadata = {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid}
@@ -220,7 +219,3 @@ class ClaimStatusWriter:
         if problem and self._said.get(about) != problem:
             log.warning("%s", problem)
         self._said[about] = problem
-
-
-def _timestamp(now_s: float) -> str:
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -21,6 +21,11 @@ LONGEST_TURN_S: Final = 900.0
 """Every wait in a turn is bounded, so one that lasts this long is a fault of ours."""
 
 
+def plan_pause_s(failures: int, first_s: float, longest_s: float) -> float:
+    """The pause after so many failures in a row (1 or more): doubled each time, from `first_s` up to `longest_s`."""
+    return min(longest_s, first_s * 2.0 ** min(failures - 1, 30))
+
+
 class Loop:
     """Calls `turn` whenever it is woken, and when as many seconds have passed as the last turn returned.
 

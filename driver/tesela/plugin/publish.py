@@ -23,6 +23,7 @@ from tesela.core.slices.pool import Pool, render_pool
 from tesela.core.slices.state import ApiAbilities, Json, PoolState, is_split_version
 from tesela.edge.kube.port import NODES, RESOURCE_SLICES, Kube, WatchEvent
 from tesela.edge.telemetry.port import SILENT, Telemetry
+from tesela.plugin.loop import plan_pause_s
 from tesela.plugin.slice_writer import FieldsDroppedError, SliceWriter
 
 log = logging.getLogger(__name__)
@@ -259,7 +260,7 @@ class Publisher:
 
     def _retry_wait_s(self, failures: int, error: Exception | None = None) -> float:
         asked_s = (error.retry_after_s or 0.0) if isinstance(error, ApiUnavailable) else 0.0
-        return max(asked_s, _jitter(_double(self._times.first_retry_s, failures - 1, self._times.longest_wait_s)))
+        return max(asked_s, _jitter(plan_pause_s(failures, self._times.first_retry_s, self._times.longest_wait_s)))
 
     def _watch_until_stopped(self) -> None:
         version, failures = "", 0
@@ -334,11 +335,7 @@ class RepairPace:
         self._last_s = now_s
 
     def _pause_s(self) -> float:
-        return _double(self._times.first_repair_s, self._level - 1, self._times.longest_wait_s)
-
-
-def _double(first_s: float, times: int, longest_s: float) -> float:
-    return float(min(longest_s, first_s * 2 ** min(times, 30)))
+        return plan_pause_s(self._level, self._times.first_repair_s, self._times.longest_wait_s)
 
 
 def _jitter(seconds: float) -> float:

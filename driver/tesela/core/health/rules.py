@@ -33,6 +33,7 @@ from tesela.core.health.told import Level, Told, plan_told
 from tesela.core.model import Placement
 from tesela.core.roster import KnownGpu, Roster
 from tesela.core.slices.state import Fence, render_label_value
+from tesela.core.text import cut_text
 
 _BY_READING: Final = frozenset({Evidence.READING, Evidence.RESET})
 """A reset clears what it takes back, so a condition that is read as clear proves it as well."""
@@ -164,9 +165,7 @@ def describe(health: NodeHealth, gpu_uuid: str, placement: Placement | None) -> 
     """What ails a device, the worst first, in at most 1024 bytes; "" for a healthy one. Counts are left out."""
     ailments = [one for one in health.find(gpu_uuid, placement) if one.state is not HealthState.HEALTHY]
     text = "; ".join(f"{one.state}, {one.message} ({_UNTIL[one.evidence]})" for one in ailments)
-    if len(text.encode()) <= MESSAGE_BYTES:
-        return text
-    return text.encode()[: MESSAGE_BYTES - 3].decode(errors="ignore") + "..."
+    return cut_text(text, MESSAGE_BYTES)
 
 
 _UNTIL: Final = {

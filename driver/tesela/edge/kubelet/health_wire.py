@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from tesela.core.text import cut_text
 from tesela.edge.kubelet.port import DeviceHealth
 from tesela.pb.dra_health.v1 import api_pb2 as v1
 from tesela.pb.dra_health.v1alpha1 import api_pb2 as v1alpha1
@@ -16,7 +17,6 @@ HOLDS_S: Final = 30
 MAX_MESSAGE_BYTES: Final = 1024
 """core/v1 ResourceHealth.message; the kubelet cuts a longer one, and may cut through a character."""
 
-_CUT = "..."
 _V1 = {None: v1.UNKNOWN, True: v1.HEALTHY, False: v1.UNHEALTHY}
 _V1ALPHA1 = {None: v1alpha1.UNKNOWN, True: v1alpha1.HEALTHY, False: v1alpha1.UNHEALTHY}
 
@@ -31,7 +31,7 @@ def render_report_v1(report: Sequence[DeviceHealth]) -> v1.NodeWatchResourcesRes
                 health=_V1[one.healthy],
                 last_updated_time=now_s,
                 health_check_timeout_seconds=HOLDS_S,
-                message=render_message(one.message),
+                message=cut_text(one.message, MAX_MESSAGE_BYTES),
             )
             for one in report
         ]
@@ -48,19 +48,11 @@ def render_report_v1alpha1(report: Sequence[DeviceHealth]) -> v1alpha1.NodeWatch
                 health=_V1ALPHA1[one.healthy],
                 last_updated_time=now_s,
                 health_check_timeout_seconds=HOLDS_S,
-                message=render_message(one.message),
+                message=cut_text(one.message, MAX_MESSAGE_BYTES),
             )
             for one in report
         ]
     )
-
-
-def render_message(sentence: str) -> str:
-    """At most `MAX_MESSAGE_BYTES` of valid UTF-8, cut between two characters."""
-    encoded = sentence.encode("utf-8", "backslashreplace")
-    if len(encoded) <= MAX_MESSAGE_BYTES:
-        return encoded.decode()
-    return encoded[: MAX_MESSAGE_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
 
 
 def parse_report(

@@ -27,7 +27,7 @@ from tesela.plugin.deadline import Deadline
 from tesela.plugin.health.attribution import Attribution
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.lookout import Lookout
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, plan_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -288,8 +288,7 @@ class Events:
 
     def _pause_s(self) -> float:
         self._failures += 1
-        times = self._times
-        return min(times.longest_pause_s, times.first_pause_s * 2.0 ** min(self._failures - 1, 30))
+        return plan_pause_s(self._failures, self._times.first_pause_s, self._times.longest_pause_s)
 
 
 def _close(event_set: EventSet) -> None:
