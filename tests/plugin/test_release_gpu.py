@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
 from release_desk import NODE, Desk, running
-from tesela.core.errors import NvmlReleased, NvmlTimeout
+from tesela.core.errors import NvmlReleased, NvmlTimeout, StateError
 from tesela.core.released import NOT_RELEASED, Released, Request, Source, render_sentence
 from tesela.edge.documents.released import decode_released, encode_released
 from tesela.edge.embedded.faults import FlakyKube, unavailable
 from tesela.edge.kube.port import NODES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang
-from tesela.edge.store.released import OpenMark
+from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.plugin.release_gpu import ReleaseFiles, may_open
+
+ASKED = Released(requests=(Request(source=Source.COMMAND, reason="driver 590", requested_by="alex", since_s=1),))
 
 
 @pytest.fixture
@@ -287,6 +289,24 @@ def test_a_damaged_file_is_set_aside_and_changes_nothing(desk, content):
 
     assert may_open(desk.nvml, desk.files)
     assert (desk.store.path.exists(), len(list((desk.state_dir / "aside").iterdir()))) == (False, 1)
+
+
+class MendedBehind(ReleasedStore):
+    """The command replaces the damaged file as soon as the driver has read it."""
+
+    def read(self):
+        try:
+            return super().read()
+        except StateError:
+            self.write(ASKED)
+            raise
+
+
+def test_what_the_command_asked_while_a_damaged_file_was_read_is_kept(desk):
+    files = ReleaseFiles(MendedBehind(desk.state_dir), desk.locks, desk.kube, NODE)
+    desk.store.path.write_bytes(b"{")
+
+    assert (files.read(), desk.said()) == (ASKED, ASKED)
 
 
 def test_damage_while_nvml_is_released_does_not_open_it(desk):

@@ -93,24 +93,38 @@ class ReleaseFiles:
     def read(self) -> Released:
         """What the file says. One of another release asks for the same; one that is damaged says what it said last.
 
-        Such a one is set aside, and a process that only begins takes it for no request.
+        Such a one is set aside, and a process that only begins takes it for no request. TryAgain or StateError: that
+        cannot be done now.
         """
         try:
-            self._last = self._store.read()
+            self._last = self._read()
+        except StateError:
+            # Under the lock, and read again there: the command may be mending the file, and what it asks for is kept.
+            with hold(self._locks.released_lock(), _LOCK_TIMEOUT_S, "the request to release NVML"):
+                self._last = self._read_or_mend()
+        return self._last
+
+    def _read(self) -> Released:
+        try:
+            return self._store.read()
         except OtherRelease as error:
             foreign = Request(source=Source.COMMAND, reason=str(error), requested_by="another release", since_s=0)
-            self._last = Released(requests=(foreign,))
+            return Released(requests=(foreign,))
+
+    def _read_or_mend(self) -> Released:
+        try:
+            return self._read()
         except StateError as error:
             sentence = f"{self._store.path}: {error}; it is kept as {self._store.set_aside()}"
             log.error("%s", sentence)  # noqa: TRY400 - the sentence is enough
             (self._tell_set_aside or self._untold.append)(sentence)
             self._store.write(self._last)
-        return self._last
+            return self._last
 
     def change(self, edit: Callable[[Released], Released]) -> Released:
         """Writes what `edit` makes of the file, where that differs. TryAgain or StateError: it cannot be written."""
         with hold(self._locks.released_lock(), _LOCK_TIMEOUT_S, "the request to release NVML"):
-            before = self.read()
+            self._last = before = self._read_or_mend()
             after = edit(before)
             if after != before:
                 self._store.write(after)
