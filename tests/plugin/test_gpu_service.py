@@ -348,10 +348,18 @@ def test_drain_is_json_for_machines(cluster, manager, capsys):
     cluster.run("drain", "gpu-0", "--dry-run", "-o", "json")
 
     shown = json.loads(capsys.readouterr().out)
-    assert ([one["device"] for one in shown["devices"]], shown["uses"][0]["pods"]) == (
-        ["gpu-0", *PARTS],
-        ["default/busy"],
-    )
+    claim = shown["uses"][0].pop("claim")
+    uses = [{"device": "gpu-0", "pods": ["default/busy"], "tolerationSeconds": 0}]
+    assert (claim.startswith("default/busy-gpu-"), shown["uses"]) == (True, uses)
+
+
+def test_cordon_is_json_with_the_rule_of_each_device(cluster, capsys):
+    cluster.run("cordon", "gpu-0", "--dry-run", "-o", "json")
+
+    shown = json.loads(capsys.readouterr().out)["devices"]
+    assert [(one["device"], sorted(one)) for one in shown] == [
+        (name, ["device", "gpuUUID", "pool", "rule"]) for name in ("gpu-0", *PARTS)
+    ]
 
 
 def test_an_api_server_that_is_away_for_a_moment_is_asked_again(cluster):

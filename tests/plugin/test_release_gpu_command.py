@@ -133,7 +133,8 @@ def test_status_is_json_for_machines(desk, capsys):
     run(desk, "--status", "-o", "json")
 
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["nvmlOpen"], shown["requests"][0]["source"]) == (False, "command")
+    asked = {"source": "command", "reason": "driver 590", "requestedBy": "alex", "since": "1970-01-01T00:00:01Z"}
+    assert shown == {"nvmlOpen": False, "requests": [asked], "closedBy": None, "closed": None, "problem": None}
 
 
 def test_status_changes_nothing(desk):

@@ -63,6 +63,30 @@ def test_machines_read_the_counts_by_kind(tmp_path, store, capsys):
     )
 
 
+def test_machines_read_each_mismatch_under_names_that_stay(tmp_path, store, capsys):
+    shown = json.loads(show(tmp_path, capsys, "-o", "json")[1])
+
+    del shown["standing"]
+    assert shown == {
+        "at": "2027-01-15T08:00:00Z",
+        "tookSeconds": 0.25,
+        "found": [
+            shown_as("bare-instance", "reported", "GPU instance 3 stands", gpuUUID="GPU-1"),
+            shown_as(
+                "half-done-claim", "failed", "claim a was left", claimUID="uid", detail="in use by trainer (pid 4711)"
+            ),
+            shown_as("missing-files", "repaired", "claim b"),
+        ],
+        "unknown": ["gpu-1 does not answer"],
+    }
+
+
+def shown_as(kind, outcome, message, **known):
+    """One mismatch of the document: what is not known is null."""
+    absent = dict.fromkeys(("gpuUUID", "claimUID", "detail"))
+    return {"kind": kind, "outcome": outcome, "message": message, **absent, **known}
+
+
 def test_a_node_where_everything_fits_says_so(tmp_path, store, capsys):
     store.write_report(SweepReport(began_s=0, took_s=1.0))
 

@@ -6,7 +6,6 @@ Every write may be repeated: a command that was interrupted is run again and goe
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import re
 import sys
@@ -209,8 +208,8 @@ def _print(
         document = {
             "dryRun": args.dry_run or (args.op == "drain" and not args.yes),
             "driver": DRIVER_NAME,
-            "devices": [dataclasses.asdict(one) | {"rule": one.rule_name} for one in targets],
-            "uses": [dataclasses.asdict(one) for one in uses],
+            "devices": [_render_target(one) for one in targets],
+            "uses": [_render_use(one) for one in uses],
             "controlPlane": said or {},
         }
         print(json.dumps(document, indent=2))
@@ -222,6 +221,20 @@ def _print(
     for device, text in sorted((said or {}).items()):
         print(f"  {device}, kube-controller-manager: {text.partition(' This information')[0]}")
     print(done)
+
+
+def _render_target(one: Target) -> Json:
+    return {"pool": one.pool, "device": one.device, "gpuUUID": one.gpu_uuid, "rule": one.rule_name}
+
+
+def _render_use(one: Use) -> Json:
+    """`tolerationSeconds` as in a pod's toleration: null where it bears the taint for ever."""
+    return {
+        "device": one.device,
+        "claim": one.claim,
+        "pods": list(one.pods),
+        "tolerationSeconds": one.bears_s,
+    }
 
 
 def _count(targets: Sequence[Target]) -> str:

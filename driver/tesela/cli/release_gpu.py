@@ -7,7 +7,6 @@ to do it.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import getpass
 import json
 import os
@@ -158,15 +157,36 @@ class _Desk:
 def _show(desk: _Desk, output: str) -> None:
     released, is_open = desk.store.read(), desk.mark.is_held()
     if output == "json":
-        document: dict[str, Any] = {"nvmlOpen": is_open, **dataclasses.asdict(released)}
-        print(json.dumps(document, indent=2))
+        print(json.dumps({"nvmlOpen": is_open, **_render(released)}, indent=2))
         return
     print(f"NVML is {'open' if is_open else 'closed'}")
     for one in released.requests:
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.since_s))
-        print(f"released since {since} by {one.requested_by} ({one.source}): {one.reason}")
+        print(f"released since {_render_time(one.since_s)} by {one.requested_by} ({one.source}): {one.reason}")
     if released.problem:
         print(f"waits for: {released.problem}")
+
+
+def _render(released: Released) -> dict[str, Any]:
+    requests = [
+        {
+            "source": one.source.value,
+            "reason": one.reason,
+            "requestedBy": one.requested_by,
+            "since": _render_time(one.since_s),
+        }
+        for one in released.requests
+    ]
+    closed = _render_time(released.closed_s) if released.closed_by else None
+    return {
+        "requests": requests,
+        "closedBy": released.closed_by or None,
+        "closed": closed,
+        "problem": released.problem or None,
+    }
+
+
+def _render_time(unix_s: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
 
 
 def _get_user() -> str:

@@ -61,7 +61,7 @@ def render_report(report: SweepReport) -> dict[str, Any]:
     """The report for machines: `standing` counts by kind what stands after the sweep, each kind among them."""
     return {
         "at": _render_time(report.began_s),
-        "took_s": report.took_s,
+        "tookSeconds": report.took_s,
         "standing": {kind.value: count for kind, count in report.count_standing().items()},
         "found": [_render_found(one) for one in report.found],
         "unknown": list(report.unknown),
@@ -72,8 +72,8 @@ def _render_found(one: Found) -> dict[str, Any]:
     return {
         "kind": one.mismatch.kind.value,
         "outcome": one.outcome.value,
-        "gpu": one.mismatch.gpu_uuid or None,
-        "claim": one.mismatch.claim_uid or None,
+        "gpuUUID": one.mismatch.gpu_uuid or None,
+        "claimUID": one.mismatch.claim_uid or None,
         "message": one.mismatch.message,
         "detail": one.detail or None,
     }
