@@ -53,7 +53,7 @@ class CallMarks:
         """
         path = self._path(gpu_uuid)
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDWR)  # an exclusive flock over NFS needs that
         except FileNotFoundError:
             return None
         except OSError as error:
