@@ -388,3 +388,29 @@ def test_a_copy_that_does_not_know_a_claim_s_gpu_by_its_name_is_of_no_use(world)
     repair(world)
 
     assert numbers(world) == before
+
+
+def test_what_another_process_raised_is_in_what_a_running_one_puts_back(world, ref):
+    """It has not read it yet, and nothing else tells it: the claim is over."""
+    other = world.build()
+    other.lookout.refresh()
+    world.reset(0)
+    other.lookout.refresh()
+    world.unprepare(ref, other)
+    raised = store(world).read_roster()
+    damage_one(world)
+
+    world.node.lookout.refresh()
+
+    assert store(world).read_roster() == raised
+
+
+def test_a_copy_without_a_gpu_that_the_process_knows_is_of_no_use_to_it(world):
+    """As beside a release that writes no copies."""
+    before = world.node.lookout.roster
+    store(world).write_roster(replace(before, gpus=before.gpus[:2]))
+    store(world).path.write_text("{")
+
+    world.node.lookout.refresh()
+
+    assert store(world).read_roster() == before

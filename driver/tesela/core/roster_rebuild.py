@@ -59,6 +59,23 @@ def names_all(roster: Roster, records: Iterable[ClaimRecord], pool: str) -> bool
     return all(parsed is None or numbers.get(gpu_uuid) == parsed.number for parsed, gpu_uuid in recorded)
 
 
+def choose_newest(known: Roster, copy: Roster | None) -> Roster:
+    """The copy, which has what another process wrote since `known` was read; `known` where it is of an older day.
+
+    A release that wrote no copies may have worked in between.
+    """
+    if copy is None:
+        return known
+    entries = {one.gpu.uuid: one for one in copy.gpus}
+    newer = all(
+        (entry := entries.get(one.gpu.uuid)) is not None
+        and entry.number == one.number
+        and entry.generation >= one.generation
+        for one in known.gpus
+    )
+    return copy if newer else known
+
+
 def renew_generations(roster: Roster, records: Iterable[ClaimRecord]) -> Roster:
     """The same GPUs, none of a generation before its newest on record: another process may have raised one since."""
     records = tuple(records)

@@ -19,7 +19,7 @@ from tesela.core.errors import NvmlError, OtherRelease, StateError, TryAgain
 from tesela.core.model import GpuInstance, Inventory, LivePartition
 from tesela.core.record import ClaimRecord, ClaimState, RecordedPartition
 from tesela.core.roster import EMPTY_ROSTER, KnownGpu, Roster, plan_roster, render_epoch
-from tesela.core.roster_rebuild import renew_generations
+from tesela.core.roster_rebuild import choose_newest, renew_generations
 from tesela.edge.host.host import Host
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.locks import FileLocks, hold
@@ -166,7 +166,7 @@ class Lookout:
         return hold(self._locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs")
 
     def _read_locked(self) -> Roster:
-        """What is on disk. Where that is damaged or gone, what this process read last is put back.
+        """What is on disk. Where that is damaged or gone, its copy is put back, or what this process read last.
 
         Nothing else knows the names and generations of the GPUs as well. The caller holds the roster's lock.
         """
@@ -179,7 +179,8 @@ class Lookout:
         if roster != EMPTY_ROSTER or self._roster == EMPTY_ROSTER:
             return roster
         aside = self._roster_store.set_aside()
-        restored = renew_generations(self._roster, self._records.list().records)
+        newest = choose_newest(self._roster, self._roster_store.read_copy())
+        restored = renew_generations(newest, self._records.list().records)
         self._roster_store.write_roster(restored)
         log.error(
             "the roster of GPUs (%s) was put back: %s; kept for people: %s", self._roster_store.path, problem, aside
