@@ -240,6 +240,22 @@ def test_a_whole_gpu_that_somebody_uses_stays(world, sweeps, kind):
     assert world.record(ref).state is ClaimState.PREPARED
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_claim_that_is_gone_does_not_hold_a_gpu_that_is_gone(world, ref, sweeps, whole):
+    """Else nobody could forget the GPU."""
+    if whole:
+        ref = world.claim("b", "gpu-1")
+        world.serve(ref)
+    forget_claim(world, ref)
+    sweeps.sweep()
+    world.machine.lose("1" if whole else "0")
+    world.node.lookout.refresh()
+
+    sweeps.sweep(after_s=TEN_MINUTES_S)
+
+    assert not world.node.records.path(ref.uid).exists()
+
+
 def test_processes_that_cannot_be_asked_for_keep_the_claim(world, ref, sweeps):
     forget_claim(world, ref)
     sweeps.sweep()

@@ -177,12 +177,14 @@ def list_claim_holders(node: Node, record: ClaimRecord) -> tuple[str, ...] | Non
 
 
 def _list_holders(node: Node, device: RecordedDevice, deadline: Deadline) -> Iterable[Holders]:
+    known = node.lookout.roster.find(device.gpu_uuid)
+    if known is None or not known.present:
+        return  # nobody uses what is gone, and nothing of it could be asked
     if not device.partitions:
         yield list_gpu_holders(node.nvml, node.host, device.gpu_uuid, deadline)
         return
-    known = node.lookout.roster.find(device.gpu_uuid)
     try:
-        live = {one.mig_uuid: one for one in node.list_live(known)} if known is not None else {}
+        live = {one.mig_uuid: one for one in node.list_live(known)}
     except (NvmlError, TryAgain):
         yield Holders(names=(), complete=False)
         return
