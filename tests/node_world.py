@@ -31,6 +31,7 @@ from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
+from tesela.plugin.announce import UNHEARD, Announces
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.lookout import Lookout
@@ -118,7 +119,8 @@ class World:
 
     def build(self, **changes: Any) -> Node:
         """A process that has looked at nothing yet. `changes` replace fields of its `Node`."""
-        node = self._build(self.wrap(self._open_ports()))
+        announcer = changes.pop("announcer", UNHEARD)
+        node = self._build(self.wrap(self._open_ports()), announcer)
         return replace(node, **changes)
 
     def _open_ports(self) -> Ports:
@@ -140,7 +142,7 @@ class World:
             locks=FileLocks(self.state_dir),
         )
 
-    def _build(self, ports: Ports) -> Node:
+    def _build(self, ports: Ports, announcer: Announces) -> Node:
         partitions = Partitions(ports.nvml)
         lookout = Lookout(
             nvml=ports.nvml,
@@ -149,6 +151,7 @@ class World:
             roster_store=ports.rosters,
             records=ports.records,
             locks=ports.locks,
+            announcer=announcer,
         )
         workload = WorkloadFiles(
             cdi=ports.cdi, metadata=ports.metadata, host=ports.host, nvml=ports.nvml, lookout=lookout
@@ -158,6 +161,7 @@ class World:
             lock=FileLocks(self.state_dir).health_lock,
             policy=self.policy.health,
             roster=lambda: lookout.roster,
+            announcer=announcer,
         )
         return Node(
             pool=POOL,
@@ -173,6 +177,7 @@ class World:
             policy=self.policy,
             gate=RecoveryGate(),
             health=health,
+            announcer=announcer,
             in_use_retry_s=0.0,
             fabric_wait_s=0.0,
             api_retry_s=0.0,

@@ -84,12 +84,19 @@ def test_a_damaged_roster_is_told(world, heard):
     assert ("aside/roster.1.json" in sentence, claim) == (True, None)
 
 
+def test_a_roster_that_is_damaged_under_a_driver_is_told(world, heard):
+    node = world.build(announcer=heard)
+    node.lookout.refresh()
+    RosterStore(world.state_dir).path.write_text("{")
+    node.lookout.refresh()
+    assert ["aside/roster.1.json" in sentence for sentence, _ in heard.aside] == [True]
+
+
 def test_damaged_health_is_told(world, heard):
-    keeper = world.node.health
-    keeper.announce_to(heard)
+    node = world.build(announcer=heard)
     path = world.state_dir / "health.json"
     path.write_text("{")
-    keeper.observe()
+    node.health.observe()
     assert [str(path.parent / "aside") in sentence for sentence, _ in heard.aside] == [True]
 
 

@@ -30,6 +30,7 @@ from tesela.core.record import ClaimRecord
 from tesela.core.roster import Roster
 from tesela.edge.kube.port import EVENTS, NODES, RESOURCE_CLAIMS, Json, Kube
 from tesela.edge.kube.times import render_micro_time, render_time
+from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.loop import Loop, plan_pause_s
 
 log = logging.getLogger(__name__)
@@ -118,19 +119,21 @@ class _Sent:
 
 
 class Announcer:
-    """A background part that also implements `Announces`."""
+    """A background part that also implements `Announces`. `telemetry` hears of every file that was set aside."""
 
     def __init__(
         self,
         kube: Kube,
         node_name: str,
         *,
+        telemetry: Telemetry = SILENT,
         pace: AnnouncePace = AnnouncePace(),
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._node_name = node_name
+        self._telemetry = telemetry
         self._pace = pace
         self._wall_clock = wall_clock
         self._clock = clock
@@ -163,6 +166,7 @@ class Announcer:
             self._post(partial(_plan_change, change, roster, records))
 
     def announce_set_aside(self, sentence: str, claim: ClaimRef | None = None) -> None:
+        self._telemetry.count_record_set_aside()
         self._post(partial(plan_set_aside_announcement, sentence, claim))
 
     def announce_unreadable(self, sentence: str) -> None:

@@ -102,7 +102,7 @@ def build_parts(
 
     `release_files` are those that this process looked at before, if any.
     """
-    announcer = Announcer(kube, config.node_name)
+    announcer = Announcer(kube, config.node_name, telemetry=telemetry)
     node = build_node(config, kube, nvml, telemetry, announcer)
     publisher = _build_publisher(node, lambda: release.released)
     roster, records = lambda: node.lookout.roster, lambda: node.records.list().records
@@ -116,7 +116,7 @@ def build_parts(
     observers = build_observers(node, nvml, recovery, on_change=on_change)
     sweeper = Sweeper(node, recovery, SweepStore(config.state_dir), on_change=on_change)
     files = release_files or build_release_files(config, kube)
-    files.listen(partial(_tell_set_aside, node))
+    files.listen(announcer.announce_set_aside)
     release = build_release(config, files, nvml, on_change=on_change, on_failure=on_failure)
     node.health.listen(lambda changes: announcer.announce_health(changes, node.lookout.roster, records))
     usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
@@ -198,11 +198,6 @@ def build_release_files(config: PluginConfig, kube: Kube) -> ReleaseFiles:
     return ReleaseFiles(ReleasedStore(config.state_dir), FileLocks(config.state_dir), kube, config.node_name)
 
 
-def _tell_set_aside(node: Node, sentence: str) -> None:
-    node.telemetry.count_record_set_aside()
-    node.announcer.announce_set_aside(sentence)
-
-
 def build_release(
     config: PluginConfig,
     files: ReleaseFiles,
@@ -223,19 +218,21 @@ def build_release(
 
 
 def build_node(
-    config: PluginConfig,
-    kube: Kube,
-    nvml: WatchedNvml,
-    telemetry: Telemetry = SILENT,
-    announcer: Announces = UNHEARD,
+    config: PluginConfig, kube: Kube, nvml: WatchedNvml, telemetry: Telemetry = SILENT, announcer: Announces = UNHEARD
 ) -> Node:
     """The ports and the files of this node; a roster that is damaged is rebuilt first."""
     host = _build_host(config)
     records, partitions = RecordStore(config.state_dir), Partitions(nvml)
     locks, roster_store = FileLocks(config.state_dir, telemetry), RosterStore(config.state_dir)
-    repair_roster(roster_store, records, locks, kube, config.node_name, telemetry, announcer)
+    repair_roster(roster_store, records, locks, kube, config.node_name, announcer)
     lookout = Lookout(
-        nvml=nvml, partitions=partitions, host=host, roster_store=roster_store, records=records, locks=locks
+        nvml=nvml,
+        partitions=partitions,
+        host=host,
+        roster_store=roster_store,
+        records=records,
+        locks=locks,
+        announcer=announcer,
     )
     policy = DEFAULT_POLICY if config.policy is None else read_policy(config.policy)
     health = HealthKeeper(
@@ -244,9 +241,8 @@ def build_node(
         policy=policy.health,
         roster=lambda: lookout.roster,
         wedged=partial(_list_wedged, nvml, lookout),
-        telemetry=telemetry,
+        announcer=announcer,
     )
-    health.announce_to(announcer)
     return Node(
         pool=config.node_name,
         nvml=nvml,

@@ -25,6 +25,7 @@ from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
+from tesela.plugin.announce import UNHEARD, Announces
 from tesela.plugin.inventory import discover
 from tesela.plugin.partition import Partitions
 
@@ -38,7 +39,7 @@ _GPU_WAIT_S = 3.0
 class Lookout:
     """The one that looks; one thread at a time calls `refresh`.
 
-    `roster` and `inventory` are the latest; both are replaced, never edited.
+    `roster` and `inventory` are the latest; both are replaced, never edited. `announcer` hears of a damaged roster.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Lookout:
         roster_store: RosterStore,
         records: RecordStore,
         locks: FileLocks,
-        gpu_wait_s: float = _GPU_WAIT_S,
+        announcer: Announces = UNHEARD,
     ) -> None:
         self._nvml = nvml
         self._partitions = partitions
@@ -58,7 +59,8 @@ class Lookout:
         self._roster_store = roster_store
         self._records = records
         self._locks = locks
-        self._gpu_wait_s = gpu_wait_s
+        self._announcer = announcer
+        self._gpu_wait_s = _GPU_WAIT_S
         self._guard = threading.Lock()  # of the three sets
         self._roster = roster_store.read_roster()
         self._raised: set[str] = set()
@@ -182,9 +184,9 @@ class Lookout:
         newest = choose_newest(self._roster, self._roster_store.read_copy())
         restored = renew_generations(newest, self._records.list().records)
         self._roster_store.write_roster(restored)
-        log.error(
-            "the roster of GPUs (%s) was put back: %s; kept for people: %s", self._roster_store.path, problem, aside
-        )
+        sentence = f"the roster of GPUs ({self._roster_store.path}) was put back: {problem}; kept for people: {aside}"
+        log.error("%s", sentence)
+        self._announcer.announce_set_aside(sentence)
         return restored
 
     def _settle(self, held_back: KnownGpu, planned: KnownGpu, *, emptied: bool) -> None:

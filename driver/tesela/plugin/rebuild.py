@@ -52,7 +52,7 @@ def read_or_rebuild(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecor
                 f"claim {ref.namespace}/{ref.name}: {error}; neither its CDI file nor its allocation is left to rebuild"
                 " the record from: compare `nvidia-smi mig -lgi` with the other records and remove the file by hand"
             ) from error
-        _replace(node, rebuilt)
+        set_aside_and_write(node, rebuilt)
         return rebuilt
 
 
@@ -106,13 +106,8 @@ def _list_live_uuids(node: Node, record: ClaimRecord) -> frozenset[str]:
 
 def set_aside_and_write(node: Node, record: ClaimRecord) -> None:
     """Put a rebuilt record in place of the damaged file, which is kept. The caller holds the claim's lock."""
-    _replace(node, record)
-
-
-def _replace(node: Node, record: ClaimRecord) -> None:
     aside = node.records.set_aside(record.claim.uid)
     node.records.write(record)
-    node.telemetry.count_record_set_aside()
     sentence = f"claim {record.claim}: its record was damaged and is rebuilt; the old file is kept as {aside}"
     log.warning("%s", sentence)
     node.announcer.announce_set_aside(sentence, record.claim)

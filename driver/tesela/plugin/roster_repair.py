@@ -17,7 +17,6 @@ from tesela.edge.kube.port import RESOURCE_SLICES, Kube
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
-from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.announce import UNHEARD, Announces
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ def repair_roster(
     locks: FileLocks,
     kube: Kube,
     node_name: str,
-    telemetry: Telemetry = SILENT,
     announcer: Announces = UNHEARD,
 ) -> None:
     """Put the roster back where it is damaged, or gone under claims. StartError says what to do where that cannot be.
@@ -47,7 +45,6 @@ def repair_roster(
             announcer.announce_set_aside(
                 _restore(store, records, node_name, error) or _rebuild(store, records, kube, node_name, error)
             )
-            telemetry.count_record_set_aside()
         else:
             _renew_copy(store, roster)
 

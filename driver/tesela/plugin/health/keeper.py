@@ -25,7 +25,6 @@ from tesela.core.roster import Roster
 from tesela.core.slices.state import Fence
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLock, hold
-from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.announce import UNHEARD, Announces
 from tesela.plugin.loop import Loop
 
@@ -43,7 +42,8 @@ class HealthKeeper:
     """`observe` and `post` take observations, `listen` tells of changes, `health` is what stands.
 
     `roster` is asked for the boots, generations and presence of the GPUs, `wedged` for the calls that hang: each time,
-    so that what stands is true of one moment. `lock` makes the lock of the file.
+    so that what stands is true of one moment. `lock` makes the lock of the file; `announcer` hears of one that was
+    damaged.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class HealthKeeper:
         policy: HealthPolicy,
         roster: Callable[[], Roster],
         wedged: Callable[[], Wedged] = Wedged,
-        telemetry: Telemetry = SILENT,
+        announcer: Announces = UNHEARD,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -62,8 +62,7 @@ class HealthKeeper:
         self._policy = policy
         self._roster = roster
         self._wedged = wedged
-        self._telemetry = telemetry
-        self._announcer = UNHEARD
+        self._announcer = announcer
         self._clock = clock
         self._guard = threading.Lock()
         self._health = self._on_disk = self._recall()
@@ -88,10 +87,6 @@ class HealthKeeper:
     def listen(self, callback: Callable[[tuple[HealthChange, ...]], None]) -> None:
         """Call `callback` after each change of a finding, once that is on disk; it must not block."""
         self._listeners.append(callback)
-
-    def announce_to(self, announcer: Announces) -> None:
-        """Tell `announcer`, too, of a file that had to be set aside."""
-        self._announcer = announcer
 
     def _recall(self) -> NodeHealth:
         """What stood when the process before this one ended, so that the first look can take it back by its evidence.
@@ -214,7 +209,6 @@ class HealthKeeper:
 
     def _set_aside(self, subject: str) -> None:
         sentence = f"{subject} was set aside as {self._store.set_aside()}; what is known otherwise holds"
-        self._telemetry.count_record_set_aside()
         self._announcer.announce_set_aside(sentence)
         log.error("%s", sentence)
 
