@@ -5,13 +5,14 @@ GPUs, files and API outlive the driver, as they do on a real node. What is left 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from polling import until
@@ -24,6 +25,7 @@ from tesela.edge.simulator.hosttree import HostTree
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.server import SimulatorServer
 from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
@@ -118,7 +120,21 @@ class ChaosNode:
         """A rolling update: the successor serves before its predecessor ends."""
         with self.exchanging:
             before, self._driver = self.driver, self.make_driver()
-            before.stop()
+            with self._keep_marks():
+                before.stop()
+                self._wait_for_calls()
+
+    @contextlib.contextmanager
+    def _keep_marks(self) -> Iterator[None]:
+        """What the kernel does for a process that ends inside it: its marks stay until its calls have returned.
+
+        A simulated process ends at once, and its calls go on; which GPUs they are on is not asked.
+        """
+        marks = FileLocks(self.state_dir).call_marks
+        with contextlib.ExitStack() as stack:
+            for gpu in self.machine.snapshot().gpus:
+                stack.enter_context(marks.hold(gpu.uuid, "a call"))
+            yield
 
     def _wait_for_calls(self) -> None:
         """A process that is inside the kernel ends when its last call has returned, and what it holds ends then.
