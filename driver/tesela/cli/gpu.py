@@ -25,6 +25,10 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares cordon, drain and uncordon."""
+    parser.epilog = (
+        f"{_EXIT_CODES}\n\nexamples:\n"
+        "  tesela gpu drain gpu-3 --node node-1 --dry-run\n  tesela gpu uncordon gpu-3 --node node-1"
+    )
     verbs = parser.add_subparsers(dest="op", required=True, metavar="VERB")
     cordon = _verb(
         verbs,

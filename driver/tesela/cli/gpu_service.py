@@ -59,7 +59,7 @@ def drain(kube: Kube, args: argparse.Namespace) -> int:
     )
     pods = sorted({pod for use in uses if use.bears_s is not None for pod in use.pods})
     if args.dry_run or not args.yes:
-        _print(args, targets, uses, f"{_count(targets)} would be drained; {len(pods)} pods would be deleted", said)
+        _print(args, targets, uses, f"{_count(targets)} would be drained; {_count(pods, 'pod')} would be deleted", said)
         if args.dry_run:
             return 0
         raise TryAgain(f"nothing was changed: run it again with --yes to delete {', '.join(pods) or 'no pod'}")
@@ -67,7 +67,8 @@ def drain(kube: Kube, args: argparse.Namespace) -> int:
         _write(kube, target, NO_EXECUTE, args.reason)
     _wait_until_free(kube, targets, render_taint(NO_EXECUTE, args.reason), args.timeout)
     bearing = sum(use.bears_s is None for use in uses)
-    left = f"{bearing} claims bear the taint and stay" if bearing else "no claim holds them"
+    stay = "claim bears the taint and stays" if bearing == 1 else "claims bear the taint and stay"
+    left = f"{bearing} {stay}" if bearing else "no claim holds them"
     _print(args, targets, uses, f"{_count(targets)} drained; {left}", said)
     return 0
 
@@ -89,7 +90,7 @@ def uncordon(kube: Kube, args: argparse.Namespace) -> int:
         print(json.dumps({"dryRun": args.dry_run, "rules": names}, indent=2))
         return 0
     print("\n".join(f"  {name}" for name in names))
-    print(f"{len(names)} rules {'would be' if args.dry_run else 'are'} removed")
+    print(f"{_count(names, 'rule')} {'would be ' if args.dry_run else ''}removed")
     return 0
 
 
@@ -237,8 +238,8 @@ def _render_use(one: Use) -> Json:
     }
 
 
-def _count(targets: Sequence[Target]) -> str:
-    return "1 device" if len(targets) == 1 else f"{len(targets)} devices"
+def _count(some: Sequence[object], what: str = "device") -> str:
+    return f"{len(some)} {what}" if len(some) == 1 else f"{len(some)} {what}s"
 
 
 def _retried(call: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""The text of `tesela health signals`: a line per signal, the worst first, aligned."""
+"""The text of `tesela health signals`: a line per signal, those that condemn first, aligned."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("TESELA_NVML", "real"),
         help="real, simulated:a100-40gb*8 or simulated:unix:PATH (env TESELA_NVML; default real)",
     )
-    gpus.add_argument("--policy", type=Path, help="policy file: what each GPU model or GPU offers (default: on demand)")
+    gpus.add_argument(
+        "--policy", type=Path, help="policy file: what each GPU offers, and what its health means (default: on demand)"
+    )
     gpus.add_argument(
         "--driver-wait", type=float, default=600.0, metavar="S", help="seconds to wait for the GPU driver (default 600)"
     )

@@ -83,9 +83,11 @@ def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.Argume
         operations, "fail", "make an NVML function fail", "tesela sim fail nvmlGpuInstanceDestroy IN_USE --times 3"
     )
     fail.add_argument("--list", action=_ListNames, nargs=0, help="list all functions and return codes, and end")
-    fail.add_argument("function", help=_FUNCTION)
+    fail.add_argument("function", metavar="FUNCTION", help=_FUNCTION)
     what = fail.add_mutually_exclusive_group(required=True)
-    what.add_argument("code", nargs="?", type=_code, help="a return code by name or number, as in IN_USE or 19")
+    what.add_argument(
+        "code", metavar="CODE", nargs="?", type=_code, help="a return code by name or number, as in IN_USE or 19"
+    )
     what.add_argument(
         "--activation-status",
         dest="activation_status",
@@ -99,14 +101,14 @@ def _misbehaviour_operations(operations: Subparsers) -> Iterator[argparse.Argume
 
     does = "make an NVML function slow, until `tesela sim release`"
     slow = _operation(operations, "slow", does, "tesela sim slow nvmlGpuInstanceDestroy 1.5")
-    slow.add_argument("function", help=_FUNCTION)
-    slow.add_argument("seconds", type=float, help="that each call takes longer")
+    slow.add_argument("function", metavar="FUNCTION", help=_FUNCTION)
+    slow.add_argument("seconds", metavar="SECONDS", type=float, help="that each call takes longer")
     _add_counts(slow, times="all")
     yield slow
 
     does = "make an NVML function not return, until `tesela sim release`"
     hang = _operation(operations, "hang", does, "tesela sim hang nvmlDeviceGetMigMode")
-    hang.add_argument("function", help=_FUNCTION)
+    hang.add_argument("function", metavar="FUNCTION", help=_FUNCTION)
     _add_counts(hang, times="1")
     yield hang
     yield _operation(
@@ -121,7 +123,9 @@ def _process_operations(operations: Subparsers) -> Iterator[argparse.ArgumentPar
         "open a process on a GPU or an instance",
         "tesela sim busy 0 4711 --gi 13\n  tesela sim busy 0 $$ --real --memory-mib 2048\n  tesela sim busy 0",
     )
-    busy.add_argument("pid", type=int, nargs="?", help="left out: this command is the process, until Ctrl-C")
+    busy.add_argument(
+        "pid", metavar="PID", type=int, nargs="?", help="left out: this command is the process, until Ctrl-C"
+    )
     busy.add_argument("--real", action="store_true", help="the process exists, and leaves the GPU when it ends")
     busy.add_argument("--gi", type=int, metavar="ID", help="in this GPU instance (`tesela sim status` has the ids)")
     busy.add_argument("--ci", type=int, metavar="ID", help="in this compute instance of it")
@@ -133,7 +137,7 @@ def _process_operations(operations: Subparsers) -> Iterator[argparse.ArgumentPar
     yield busy
 
     idle = _gpu_operation(operations, "idle", "end a process on a GPU", "tesela sim idle 0 4711")
-    idle.add_argument("pid", type=int, help="as `tesela sim status` shows it")
+    idle.add_argument("pid", metavar="PID", type=int, help="as `tesela sim status` shows it")
     yield idle
 
 
@@ -158,7 +162,7 @@ def _gpu_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]
 
 def _health_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser]:
     xid = _gpu_operation(operations, "xid", "the driver reports an Xid", "tesela sim xid 0 94 --gi 13 --ci 0")
-    xid.add_argument("xid", type=int, help="its number in NVIDIA's catalogue, as in 79")
+    xid.add_argument("xid", metavar="XID", type=int, help="its number in NVIDIA's catalogue, as in 79")
     xid.add_argument("--gi", type=int, help="attributed to this GPU instance")
     xid.add_argument("--ci", type=int, help="attributed to this compute instance of it")
     yield xid
@@ -185,7 +189,9 @@ def _health_operations(operations: Subparsers) -> Iterator[argparse.ArgumentPars
     recovery = _gpu_operation(
         operations, "recovery-action", "what NVML says must be done", "tesela sim recovery-action 0 GPU_RESET"
     )
-    recovery.add_argument("action", type=_recovery_action, help="by name or number: " + _RECOVERY_ACTIONS)
+    recovery.add_argument(
+        "action", metavar="ACTION", type=_recovery_action, help="by name or number: " + _RECOVERY_ACTIONS
+    )
     yield recovery
 
 
@@ -213,7 +219,7 @@ def _operation(operations: Subparsers, name: str, does: str, example: str = "") 
 
 def _gpu_operation(operations: Subparsers, name: str, does: str, example: str) -> argparse.ArgumentParser:
     parser = _operation(operations, name, does, example)
-    parser.add_argument("gpu", help="UUID, or index in PCI order")
+    parser.add_argument("gpu", metavar="GPU", help="UUID, or index in PCI order")
     return parser
 
 

@@ -82,7 +82,8 @@ def _render_found(one: Found) -> dict[str, Any]:
 def _list_lines(report: SweepReport) -> Iterator[str]:
     standing = sum(report.count_standing().values())
     repaired = sum(one.outcome is Outcome.REPAIRED for one in report.found)
-    said = f"{standing} mismatches stand, {repaired} repaired" if report.found else "everything fits"
+    stands = "1 mismatch stands" if standing == 1 else f"{standing} mismatches stand"
+    said = f"{stands}, {repaired} repaired" if report.found else "everything fits"
     yield f"sweep at {_render_time(report.began_s)}, {report.took_s:g} s: {said}"
     for one in report.found:
         yield f"  {one.outcome} {one.mismatch.kind}: {one.mismatch.message}"

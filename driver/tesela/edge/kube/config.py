@@ -49,7 +49,7 @@ def load_config(
     except (ConfigException, OSError) as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         hint = "check the file" if kubeconfig else "run in a pod with a ServiceAccount, or pass --kubeconfig FILE"
-        raise StartError(f"{where}: {error}; {hint}") from error
+        raise StartError(f"{where}: {str(error).rstrip('.')}; {hint}") from error
     if _is_loopback(configuration.host):
         # as client-go: a proxy of the environment cannot reach this machine's own loopback
         configuration.proxy = None
