@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from polling import until
-from tesela.core.errors import NvmlError
+from tesela.core.errors import NvmlError, NvmlReleased
 from tesela.core.released import RELEASE_LABEL, Released, Request, Source
 from tesela.edge.embedded.cluster import EmbeddedCluster
 from tesela.edge.kube.port import NODES
@@ -68,7 +68,7 @@ class Desk:
             times=TIMES,
             **more,  # type: ignore[arg-type]
         )
-        release.attach([self.part], self._count)
+        release.attach({"a look": self.part}, self._count)
         return release
 
     def _count(self) -> None:
@@ -109,6 +109,15 @@ class Desk:
     def notes(self, text: str) -> bool:
         """Whether the file comes to name this problem."""
         return until(lambda: text in self.said().problem)
+
+
+def turns_away(release: GpuRelease) -> bool:
+    """Whether claims are told that NVML is released."""
+    try:
+        with release.work():
+            return False
+    except NvmlReleased:
+        return True
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
-from release_desk import NODE, Desk, running
+from release_desk import NODE, Desk, running, turns_away
 from tesela.core.errors import NvmlReleased, NvmlTimeout, StateError
 from tesela.core.released import NOT_RELEASED, Released, Request, Source, render_sentence
 from tesela.edge.documents.released import decode_released, encode_released
@@ -127,7 +127,7 @@ def test_a_part_that_does_not_pause_is_named_and_waited_for(desk):
     desk.part.stuck = True
     with running(desk):
         desk.ask()
-        named = desk.notes("FakePart is still inside NVML")
+        named = desk.notes("a look is still inside NVML")
         desk.part.stuck = False
 
         assert (named, desk.closes()) == (True, True)
@@ -150,10 +150,10 @@ def test_a_request_withdrawn_while_something_is_in_the_way_opens_everything_agai
     desk.part.stuck = True
     with running(desk) as release:
         desk.ask()
-        desk.notes("FakePart")
+        desk.notes("a look")
         desk.withdraw()
 
-        assert until(lambda: not release.is_closed and desk.nvml.get_device_count() == 2)
+        assert until(lambda: not turns_away(release) and desk.nvml.get_device_count() == 2)
 
 
 def test_a_driver_that_is_not_back_yet_is_waited_for(desk):
@@ -256,7 +256,7 @@ def test_a_process_that_begins_while_nvml_is_released_leaves_it_closed(desk):
 
     assert not may_open(desk.nvml, desk.files)
     with running(desk, begin_open=False) as release:
-        assert (desk.is_closed, release.is_closed, desk.part.paused) == (True, True, True)
+        assert (desk.is_closed, turns_away(release), desk.part.paused) == (True, True, True)
 
 
 def test_it_opens_nvml_when_nobody_asks_any_more(desk):

@@ -79,7 +79,7 @@ def test_a_wait_of_more_than_two_seconds_shows_progress(desk, capsys):
         desk.part.stuck = False
         waiting.join(10)
 
-    assert "FakePart is still inside NVML" in "".join(said)
+    assert "a look is still inside NVML" in "".join(said)
 
 
 def test_resume_without_a_driver_says_where_to_look(desk, capsys):

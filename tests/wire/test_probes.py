@@ -12,7 +12,6 @@ import pytest
 from polling import until
 from tesela.core.errors import StartError, StateError
 from tesela.edge.telemetry.http import Answer, HttpServer, SingleFlight
-from tesela.plugin.observability import Fallible
 from watched_program import Watched, fetch
 
 OK = Answer(HTTPStatus.OK, b"fine\n")
@@ -91,13 +90,6 @@ def test_all_threads_alive_is_healthy(program):
     program.start()
 
     assert program.get("/healthz")[2] == "ok\n"
-
-
-def test_every_part_in_the_background_is_asked(program):
-    program.start()
-    parts = program.plugin._parts
-
-    assert [part for part in (parts.publisher, *parts.background) if not isinstance(part, Fallible)] == []
 
 
 def test_a_part_that_has_stopped_working_is_named(program):

@@ -7,7 +7,7 @@ is to start, and touches nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -68,12 +68,16 @@ class Part(Protocol):
         """End, also one that was never started. False: a thread of it goes on, which may be inside NVML."""
         ...
 
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence; None before the start and after the stop."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Everything that runs. `background` starts last, in this order, and stops first, in reverse.
 
-    `pausable` are those that call NVML by themselves: they pause while it is released.
+    `pausable` are those that call NVML by themselves, by what they do: they pause while it is released.
     """
 
     node: Node
@@ -84,7 +88,7 @@ class Parts:
     sweeper: Sweeper
     release: GpuRelease
     usage: UsageSampler
-    pausable: tuple[Pausable, ...]
+    pausable: Mapping[str, Pausable]
     background: tuple[Part, ...]
 
 
@@ -120,6 +124,7 @@ def build_parts(
     release = build_release(config, files, nvml, on_change=on_change, on_failure=on_failure)
     node.health.listen(lambda changes: announcer.announce_health(changes, node.lookout.roster, records))
     usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
+    sampling = () if config.metrics_port is None else (usage,)  # only a scrape asks for it
     server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
     server.serve_health(report)
     return Parts(
@@ -131,8 +136,8 @@ def build_parts(
         sweeper=sweeper,
         release=release,
         usage=usage,
-        pausable=(observers, sweeper.loop, usage),
-        background=(node.health, observers, sweeper, release, usage, statuses, announcer),
+        pausable={"a look at the GPUs": observers, "a sweep": sweeper.loop, "a look at what claims use": usage},
+        background=(node.health, observers, sweeper, release, *sampling, statuses, announcer),
     )
 
 

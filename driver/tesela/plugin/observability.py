@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tesela.core.errors import TeselaError
 from tesela.edge.telemetry.http import Answer, HttpServer, SingleFlight
@@ -31,7 +31,6 @@ OPEN_METRICS: Final = "application/openmetrics-text"
 _STARTING: Final = "the driver is starting: it waits for the GPU driver, or looks at the GPUs for the first time"
 
 
-@runtime_checkable
 class Fallible(Protocol):
     """A part that knows when it has stopped working for good."""
 
@@ -78,15 +77,15 @@ class Observability:
     def attach(
         self,
         *,
-        parts: Iterable[object],
+        parts: Iterable[Fallible],
         read_snapshot: Callable[[], Snapshot],
         list_unready: Callable[[], Iterable[str]],
     ) -> None:
-        """The node program is there: show `read_snapshot`, ask those of `parts` for faults that know theirs.
+        """The node program is there: show `read_snapshot`, ask `parts` for their faults.
 
         `list_unready` are sentences about what keeps it from being ready.
         """
-        self._parts = tuple(part for part in parts if isinstance(part, Fallible))
+        self._parts = tuple(parts)
         self._list_unready = list_unready
         if self._metrics is not None:
             self._metrics.watch(read_snapshot)

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -191,7 +191,7 @@ class GpuRelease:
         self._on_failure = on_failure
         self._library = library
         self._times = times
-        self._parts: tuple[Pausable, ...] = ()
+        self._parts: dict[str, Pausable] = {}
         self._after_open: Callable[[], None] = lambda: None
         self._label_due_s = 0.0
         self._label_unknown = False
@@ -205,16 +205,14 @@ class GpuRelease:
             self._sentence = render_sentence(self.released, files.node_name)
         self._loop = Loop("release-gpu", self._turn)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether NVML is closed, or about to be."""
-        return bool(self._sentence)
+    def attach(self, parts: Mapping[str, Pausable], after_open: Callable[[], None]) -> None:
+        """Say who is to pause, and what comes first when NVML is open again. Once, before any part starts.
 
-    def attach(self, parts: Sequence[Pausable], after_open: Callable[[], None]) -> None:
-        """Say who is to pause, and what comes first when NVML is open again. Once, before any part starts."""
-        self._parts, self._after_open = tuple(parts), after_open
+        `parts` are by what they do inside NVML, in the words of people.
+        """
+        self._parts, self._after_open = dict(parts), after_open
         if not self._nvml.is_open:
-            for part in reversed(self._parts):
+            for part in reversed(self._parts.values()):
                 part.pause(0)
 
     def start(self) -> None:
@@ -302,9 +300,9 @@ class GpuRelease:
             self._idle.wait_for(lambda: not self._working or self._loop.must_end, self._times.claims_s)
             if self._working:
                 return f"{self._working} calls of the kubelet are still under way"
-        for part in reversed(self._parts):
+        for doing, part in reversed(self._parts.items()):
             if not part.pause(self._times.pause_s):
-                return f"{type(part).__name__} is still inside NVML"
+                return f"{doing} is still inside NVML"
         try:
             self._nvml.release(self._sentence)
         except (NvmlError, TryAgain) as error:
@@ -336,7 +334,7 @@ class GpuRelease:
         with self._idle:
             self._sentence = ""
         self.released = NOT_RELEASED
-        for part in self._parts:
+        for part in self._parts.values():
             part.resume()
         self._files.change(lambda now: now if now.is_wanted else NOT_RELEASED)
         self._on_change("NVML is open again")

@@ -5,11 +5,11 @@ Whoever closes NVML under the running driver (`tesela release-gpu`) pauses them 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tesela.edge.nvml.port import Nvml
+from tesela.plugin.deadline import Deadline
 from tesela.plugin.health.attribution import Attribution
 from tesela.plugin.health.events import Events
 from tesela.plugin.health.readings import Readings
@@ -67,6 +67,6 @@ def build_observers(node: Node, nvml: Nvml, recovery: Recovery, *, on_change: Ca
 
 def _all_within(timeout_s: float, ends: tuple[Callable[[float], bool], ...]) -> bool:
     """Whether all end within the time; each is asked, whatever the others say."""
-    end_s = time.monotonic() + timeout_s
-    ended = [end(max(end_s - time.monotonic(), 0.0)) for end in ends]
+    deadline = Deadline.after(timeout_s)
+    ended = [end(deadline.left_s) for end in ends]
     return all(ended)
