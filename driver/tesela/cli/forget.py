@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from tesela.cli.node_arguments import add_plugins_dir
 from tesela.core.errors import StateError
 from tesela.core.model import DRIVER_NAME
 from tesela.core.roster import plan_forget
@@ -30,13 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  tesela forget GPU-5b1d6f0e-0000-4000-8000-000000000003"
     )
     parser.add_argument("gpu", metavar="GPU", help="its UUID, or gpu-N as in its device names")
-    parser.add_argument(
-        "--plugins-dir",
-        type=Path,
-        default=Path("/var/lib/kubelet/plugins"),
-        metavar="DIR",
-        help="the kubelet's folder of plugins, as given to tesela plugin (default: %(default)s)",
-    )
+    add_plugins_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tesela.cli.node_arguments import add_output
 from tesela.core.errors import ApiNotFound, StateError
 
 _HOME: Final = Path("~/.kube/config")
@@ -66,7 +67,7 @@ def _verb(
     parser.add_argument("gpu", metavar="GPU", help="its UUID, gpu-N as in its device names, or the name of one device")
     parser.add_argument("--node", help="its node; needed where several nodes have a gpu-N")
     parser.add_argument("--dry-run", dest="dry_run", action="store_true", help="show whom it concerns; change nothing")
-    parser.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
+    add_output(parser)
     parser.add_argument(
         "--kubeconfig",
         default=os.environ.get("KUBECONFIG", ""),

@@ -7,14 +7,13 @@ driver notices within seconds. `signals` runs anywhere.
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from tesela.cli.health_signals import render_signals
+from tesela.cli.node_arguments import add_output, add_plugins_dir, get_user, parse_reason
 from tesela.core.errors import StateError
 from tesela.core.health.model import Clearance, Counted, Finding, HealthState, NodeHealth
 from tesela.core.health.rules import plan_clear
@@ -29,7 +28,6 @@ from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.roster import RosterStore
 
 _LOCK_TIMEOUT_S: Final = 10.0
-_LONGEST_REASON: Final = 256
 _EPILOG: Final = """\
 Run it where the driver runs: in its pod on that node, or on the node as the driver's user.
 
@@ -76,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "gpu", metavar="GPU", nargs="?", help="its UUID, or gpu-N as in its device names (default: all)"
     )
-    listing.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
+    add_output(listing)
     clear = operations.add_parser(
         "clear",
         help="take back what stands against a GPU",
@@ -88,13 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     clear.add_argument("--signal", metavar="S", help="only this signal, as in xid-119 (default: all that stand)")
     clear.add_argument("--reason", required=True, metavar="TEXT", help="why; it is kept, and told in the Event")
     for operation in (listing, clear):
-        operation.add_argument(
-            "--plugins-dir",
-            type=Path,
-            default=Path("/var/lib/kubelet/plugins"),
-            metavar="DIR",
-            help="the kubelet's folder of plugins, as given to tesela plugin (default: %(default)s)",
-        )
+        add_plugins_dir(operation)
         operation.set_defaults(leaf=operation)
     table = operations.add_parser(
         "signals",
@@ -104,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog=_SIGNALS_EPILOG,
     )
     table.add_argument("--policy", type=Path, metavar="FILE", help="the policy file (default: none)")
-    table.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
+    add_output(table)
     table.set_defaults(leaf=table)
 
 
@@ -129,12 +121,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _clear(args: argparse.Namespace, known: KnownGpu, store: HealthStore, locks: FileLocks) -> int:
-    reason = " ".join(args.reason.split())
-    if not 0 < len(reason) <= _LONGEST_REASON:
-        args.leaf.error(f"--reason: give a text of at most {_LONGEST_REASON} characters")
+    reason = parse_reason(args)
     with hold(locks.health_lock(), _LOCK_TIMEOUT_S, "the health of the GPUs"):
         before = store.read_health()
-        after = plan_clear(before, known.gpu.uuid, args.signal, reason=reason, who=_name_user(), now_s=int(time.time()))
+        after = plan_clear(before, known.gpu.uuid, args.signal, reason=reason, who=get_user(), now_s=int(time.time()))
         store.write_health(after)
     taken = [one for one in before.findings if one not in after.findings]
     for finding in taken:
@@ -156,16 +146,6 @@ def _find(roster: Roster, gpu: str) -> KnownGpu:
         names = ", ".join(f"{one.name} ({one.gpu.uuid})" for one in roster.gpus) or "none"
         raise StateError(f"this node knows no GPU {gpu!r}; it knows: {names}")
     return known
-
-
-def _name_user() -> str:
-    """Who asks, as far as the machine tells: the user before sudo, else the user's name or number."""
-    if name := os.environ.get("SUDO_USER"):
-        return name
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 def _render(health: NodeHealth, roster: Roster, only: KnownGpu | None, *, as_json: bool) -> str:

@@ -7,24 +7,22 @@ to do it.
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tesela.cli.node_arguments import add_output, add_plugins_dir, get_user, parse_reason
 from tesela.core.errors import StateError, TryAgain
 from tesela.core.model import DRIVER_NAME
 from tesela.core.released import NOT_RELEASED, RELEASE_LABEL, Released, Request, Source
+from tesela.edge.kube.times import render_time
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.released import OpenMark, ReleasedStore
 
 _LOCK_TIMEOUT_S: Final = 10.0
-_LONGEST_REASON: Final = 256
-"""It is in every sentence to a pod that waits, and in every claim's status."""
 _LOOK_S: Final = 0.1
 _FIRST_WORD_S: Final = 2.0
 _NEXT_WORD_S: Final = 10.0
@@ -56,14 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=120.0, metavar="S", help="seconds to wait for the driver (default: 120)"
     )
-    parser.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
-    parser.add_argument(
-        "--plugins-dir",
-        type=Path,
-        default=Path("/var/lib/kubelet/plugins"),
-        metavar="DIR",
-        help="the kubelet's folder of plugins, as given to tesela plugin (default: %(default)s)",
-    )
+    add_output(parser)
+    add_plugins_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,9 +63,7 @@ def run(args: argparse.Namespace) -> int:
     state_dir: Path = args.plugins_dir / DRIVER_NAME
     if not state_dir.is_dir():
         raise StateError(f"{state_dir} does not exist: no driver ever ran here, or --plugins-dir is another folder")
-    reason = " ".join(args.reason.split())
-    if not 0 < len(reason) <= _LONGEST_REASON:
-        args.leaf.error(f"--reason: give a text of at most {_LONGEST_REASON} characters")
+    reason = parse_reason(args)
     desk = _Desk(state_dir, timeout_s=args.timeout)
     if args.status:
         _show(desk, args.output)
@@ -102,7 +92,7 @@ class _Desk:
 
     def release(self, reason: str) -> str:
         """Asks for NVML to be closed, and waits until no process has it open."""
-        asked = Request(source=Source.COMMAND, reason=reason, requested_by=_get_user(), since_s=int(time.time()))
+        asked = Request(source=Source.COMMAND, reason=reason, requested_by=get_user(), since_s=int(time.time()))
         self._change(lambda released: released.with_request(asked))
         self._wait(lambda: not self.mark.is_held(), "the driver to close NVML", "the request stands")
         return (
@@ -161,7 +151,7 @@ def _show(desk: _Desk, output: str) -> None:
         return
     print(f"NVML is {'open' if is_open else 'closed'}")
     for one in released.requests:
-        print(f"released since {_render_time(one.since_s)} by {one.requested_by} ({one.source}): {one.reason}")
+        print(f"released since {render_time(one.since_s)} by {one.requested_by} ({one.source}): {one.reason}")
     if released.problem:
         print(f"waits for: {released.problem}")
 
@@ -172,25 +162,14 @@ def _render(released: Released) -> dict[str, Any]:
             "source": one.source.value,
             "reason": one.reason,
             "requestedBy": one.requested_by,
-            "since": _render_time(one.since_s),
+            "since": render_time(one.since_s),
         }
         for one in released.requests
     ]
-    closed = _render_time(released.closed_s) if released.closed_by else None
+    closed = render_time(released.closed_s) if released.closed_by else None
     return {
         "requests": requests,
         "closedBy": released.closed_by or None,
         "closed": closed,
         "problem": released.problem or None,
     }
-
-
-def _render_time(unix_s: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
-
-
-def _get_user() -> str:
-    try:
-        return os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"  # a container need not have a name for it

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
+from tesela.cli.node_arguments import add_output, add_plugins_dir
 from tesela.core.errors import StateError
 from tesela.core.model import DRIVER_NAME
 from tesela.core.sweep import Found, Outcome, SweepReport
+from tesela.edge.kube.times import render_time
 from tesela.edge.store.sweep import SweepStore
 
 _EPILOG: Final = """\
@@ -34,14 +34,8 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the output format and where the driver keeps its state."""
     parser.epilog = _EPILOG
-    parser.add_argument("-o", dest="output", choices=("text", "json"), default="text", help="output format")
-    parser.add_argument(
-        "--plugins-dir",
-        type=Path,
-        default=Path("/var/lib/kubelet/plugins"),
-        metavar="DIR",
-        help="the kubelet's folder of plugins, as given to tesela plugin (default: %(default)s)",
-    )
+    add_output(parser)
+    add_plugins_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def render_report(report: SweepReport) -> dict[str, Any]:
     """The report for machines: `standing` counts by kind what stands after the sweep, each kind among them."""
     return {
-        "at": _render_time(report.began_s),
+        "at": render_time(report.began_s),
         "tookSeconds": report.took_s,
         "standing": {kind.value: count for kind, count in report.count_standing().items()},
         "found": [_render_found(one) for one in report.found],
@@ -84,14 +78,10 @@ def _list_lines(report: SweepReport) -> Iterator[str]:
     repaired = sum(one.outcome is Outcome.REPAIRED for one in report.found)
     stands = "1 mismatch stands" if standing == 1 else f"{standing} mismatches stand"
     said = f"{stands}, {repaired} repaired" if report.found else "everything fits"
-    yield f"sweep at {_render_time(report.began_s)}, {report.took_s:g} s: {said}"
+    yield f"sweep at {render_time(report.began_s)}, {report.took_s:g} s: {said}"
     for one in report.found:
         yield f"  {one.outcome} {one.mismatch.kind}: {one.mismatch.message}"
         if one.detail:
             yield f"    {one.detail}"
     for sentence in report.unknown:
         yield f"  unknown: {sentence}"
-
-
-def _render_time(unix_s: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
