@@ -18,6 +18,7 @@ from typing import Final
 
 from tesela.core.errors import StateError, TryAgain
 from tesela.edge.store.files import explain, make_folder
+from tesela.edge.store.flock import is_at_path, try_flock
 
 _GPU_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _SIGNATURE_BYTES: Final = 160
@@ -59,7 +60,7 @@ class CallMarks:
         except OSError as error:
             raise explain(error, f"cannot look at {path}") from error
         try:
-            if _try_flock(descriptor, fcntl.LOCK_EX):
+            if try_flock(descriptor, fcntl.LOCK_EX):
                 return None
             signature = os.pread(descriptor, _SIGNATURE_BYTES, 0).decode("utf-8", "replace").strip()
         except OSError as error:
@@ -93,30 +94,13 @@ def _try_take(path: Path) -> int | None:
         raise explain(error, f"cannot mark a call in {path}") from error
     kept = False
     try:
-        kept = _try_flock(descriptor, fcntl.LOCK_SH) and _is_at_path(path, descriptor)
+        kept = try_flock(descriptor, fcntl.LOCK_SH) and is_at_path(path, descriptor)
     except OSError as error:
         raise explain(error, f"cannot mark a call in {path}") from error
     finally:
         if not kept:
             os.close(descriptor)
     return descriptor if kept else None
-
-
-def _is_at_path(path: Path, descriptor: int) -> bool:
-    """False where the file was removed between opening and locking: nobody would find the mark."""
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
-
-
-def _try_flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _sign(descriptor: int, function: str) -> None:

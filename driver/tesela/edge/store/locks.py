@@ -22,6 +22,7 @@ from typing import Final
 from tesela.core.errors import StateError, TryAgain
 from tesela.edge.store.call_marks import CallMarks
 from tesela.edge.store.files import explain, make_folder
+from tesela.edge.store.flock import is_at_path, try_flock
 from tesela.edge.store.records import check_uid
 from tesela.edge.telemetry.port import SILENT, Telemetry
 
@@ -147,27 +148,17 @@ class FileLock:
             raise explain(error, f"cannot lock {self._path}") from error
         kept = False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            kept = self._is_at_path(descriptor)
+            kept = try_flock(descriptor, fcntl.LOCK_EX) and is_at_path(self._path, descriptor)
             if kept:
                 _sign(descriptor)
         except OSError as error:
             kept = False
-            if error.errno not in {errno.EWOULDBLOCK, errno.EINTR}:
+            if error.errno != errno.EINTR:
                 raise explain(error, f"cannot lock {self._path}") from error
         finally:
             if not kept:
                 os.close(descriptor)
         return descriptor if kept else None
-
-    def _is_at_path(self, descriptor: int) -> bool:
-        """False where the file was unlinked, and perhaps made anew, between opening and locking."""
-        try:
-            there = self._path.stat()
-        except FileNotFoundError:
-            return False
-        mine = os.fstat(descriptor)
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 class FileLocks:

@@ -16,6 +16,7 @@ from tesela.core.errors import TryAgain
 from tesela.core.released import NOT_RELEASED, Released
 from tesela.edge.documents.released import decode_released, encode_released
 from tesela.edge.store.files import Fsync, explain, keep_copy, make_folder, read_file, remove_file, write_file
+from tesela.edge.store.flock import try_flock
 
 _MARK_TIMEOUT_S: Final = 5.0
 _PAUSE_S: Final = 0.01
@@ -63,7 +64,7 @@ class OpenMark:
             return
         descriptor = self._open()
         end_s = time.monotonic() + _MARK_TIMEOUT_S
-        while not _try_flock(descriptor, fcntl.LOCK_SH):
+        while not try_flock(descriptor, fcntl.LOCK_SH):
             # Somebody asks whether anybody holds it, which takes no time.
             if time.monotonic() > end_s:
                 os.close(descriptor)
@@ -81,7 +82,7 @@ class OpenMark:
         """Whether some process has NVML open, this one included."""
         descriptor = self._open()
         try:
-            return not _try_flock(descriptor, fcntl.LOCK_EX)
+            return not try_flock(descriptor, fcntl.LOCK_EX)
         finally:
             os.close(descriptor)
 
@@ -91,11 +92,3 @@ class OpenMark:
             return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise explain(error, f"cannot open {self._path}") from error
-
-
-def _try_flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
