@@ -119,9 +119,19 @@ def test_a_fault_of_a_partition_names_its_memory_slices():
     assert announce(change(placement=HIGH)).note.startswith("the partition on memory slices 4 to 5 of gpu-0 (GPU-1,")
 
 
+def test_a_partition_of_one_slice_is_on_one_slice():
+    one = Placement(start=6, size=1)
+    assert announce(change(placement=one)).note.startswith("the partition on memory slice 6 of gpu-0 (GPU-1,")
+
+
 def test_many_claims_are_counted():
     note = announce(change(), [record(f"c{number}") for number in range(11)]).note
     assert note.endswith("team/c7 and 3 more")
+
+
+def test_a_gpu_that_was_forgotten_did_not_recover():
+    gone = change(before="gone", after="healthy", added=(), removed=(finding(signal="gone"),))
+    assert (announce(gone, roster=EMPTY_ROSTER), announce(gone).reason) == (None, "GPURecovered")
 
 
 def test_a_gpu_that_nobody_knows_is_named_by_its_uuid():

@@ -222,4 +222,6 @@ _UNTIL: Final = {
 def _name_place(known: KnownGpu, placement: Placement | None) -> str:
     if placement is None:
         return known.name
+    if placement.size == 1:
+        return f"{known.name} slice {placement.start}"
     return f"{known.name} slices {placement.start}-{placement.start + placement.size - 1}"

@@ -55,10 +55,13 @@ def plan_health_announcement(
 ) -> Announcement | None:
     """The Event of one change; None where the device is neither better nor found to have anything new.
 
+    None, too, where nothing stands against a GPU any more because it was forgotten: it is not well, it is no more.
     `render_time` writes Unix seconds for people.
     """
     found = tuple(one for one in change.added if one.state is not HealthState.HEALTHY)
     if change.before is change.after and (change.after is HealthState.HEALTHY or not found):
+        return None
+    if change.after is HealthState.HEALTHY and roster.find(change.gpu_uuid) is None:
         return None
     causes = found or change.removed
     device = _name_device(change, roster)
@@ -135,7 +138,8 @@ def _name_device(change: HealthChange, roster: Roster) -> str:
     if change.placement is None:
         return gpu
     slices = change.placement.slices
-    return f"the partition on memory slices {slices.start} to {slices.stop - 1} of {gpu}"
+    where = f"slices {slices.start} to {slices.stop - 1}" if len(slices) > 1 else f"slice {slices.start}"
+    return f"the partition on memory {where} of {gpu}"
 
 
 def _list_touched(change: HealthChange, records: Iterable[ClaimRecord]) -> tuple[str, ...]:
