@@ -70,6 +70,7 @@ def late(build):
     late = Late(build("a100-40gb:mig*2"))
     yield late
     late.world.machine.release()
+    assert until(lambda: not late.world.node.nvml.wedged_gpus(), DEADLINE_S)
 
 
 @pytest.mark.parametrize("function", CALLS)
