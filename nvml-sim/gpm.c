@@ -85,15 +85,34 @@ nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample)
     return code;
 }
 
-/* Memory of the client's own process: it is given back after nvmlShutdown too. */
-nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample)
+static void free_locked(struct sample *sample)
+{
+    sample->used = false;
+    sample->generation++;
+}
+
+void gpm_forget_locked(void)
+{
+    for (unsigned int i = 0; i < MAX_SAMPLES; i++)
+        if (samples[i].used)
+            free_locked(&samples[i]);
+}
+
+void gpm_forget(void)
 {
     gpm_lock();
+    gpm_forget_locked();
+    gpm_unlock();
+}
+
+nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample)
+{
+    if (!session_is_initialised())
+        return NVML_ERROR_UNINITIALIZED;
+    gpm_lock();
     struct sample *found = sample_locked(sample);
-    if (found) {
-        found->used = false;
-        found->generation++;
-    }
+    if (found)
+        free_locked(found);
     gpm_unlock();
     return found ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }

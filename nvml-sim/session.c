@@ -108,6 +108,7 @@ static void after_fork_in_child(void)
     atomic_store(&initialised, 0);
     atomic_fetch_add(&epoch, 1);
     events_forget_locked();
+    gpm_forget_locked();
     after_fork_in_parent();
 }
 
@@ -172,8 +173,10 @@ nvmlReturn_t session_count_down(void)
                 shutdown(connections[i].fd, SHUT_RDWR);
     }
     pthread_mutex_unlock(&lock);
-    if (last)
+    if (last) {
         events_forget();
+        gpm_forget();
+    }
     return NVML_SUCCESS;
 }
 

@@ -13,7 +13,7 @@ from polling import until
 
 pytestmark = library("compiler")
 
-SOURCES = ("session", "frames", "wire", "trouble", "handles", "events", "call", "named")
+SOURCES = ("session", "frames", "wire", "trouble", "handles", "events", "gpm", "call", "named")
 PROGRAM = r"""
 #include "session.h"
 
