@@ -32,6 +32,14 @@ def world(build):
 
 
 @pytest.fixture
+def ref(world):
+    """A claim that holds a partition of the world's first GPU."""
+    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
+    world.serve(ref)
+    return ref
+
+
+@pytest.fixture
 def short_path():
     """The path of a Unix socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="tesela-") as folder:

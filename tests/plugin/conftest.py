@@ -1,5 +1,5 @@
 """Worlds for tests of the node program; every test ends with a look at the invariants."""
 
-from node_fixtures import build, short_path, world
+from node_fixtures import build, ref, short_path, world
 
-__all__ = ["build", "short_path", "world"]
+__all__ = ["build", "ref", "short_path", "world"]

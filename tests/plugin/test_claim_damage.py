@@ -15,14 +15,6 @@ from tesela.edge.simulator.faults import Fault
 STATIC = Policy(rules=(PolicyRule(mode=Shape.STATIC),))
 
 
-@pytest.fixture
-def ref(world):
-    """A claim that holds a partition."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
-
-
 def damage(world, ref):
     world.record_path(ref).write_text('{"version": 1, "rec')
 

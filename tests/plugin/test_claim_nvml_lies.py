@@ -13,14 +13,6 @@ from tesela.edge.simulator.faults import Fault
 DESTROYS = ["destroy_gpu_instance", "destroy_compute_instance"]
 
 
-@pytest.fixture
-def ref(world):
-    """A claim that holds a partition."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
-
-
 def lie(world, function, times=1):
     world.machine.inject(Fault(function=function, code=codes.SUCCESS, times=times))
 

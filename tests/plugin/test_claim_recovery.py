@@ -19,14 +19,6 @@ from tesela.plugin.gate import RecoveryGate
 NOBODY = "8f1e4c1a-0000-4d7e-9a57-7e5e1a000001"
 
 
-@pytest.fixture
-def ref(world):
-    """A claim that holds a partition."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
-
-
 # Files
 
 

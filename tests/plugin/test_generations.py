@@ -12,14 +12,6 @@ def generation(world, number):
     return world.node.lookout.roster.find_number(number).generation
 
 
-@pytest.fixture
-def ref(world):
-    """A claim that holds a partition of GPU 0."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
-
-
 def reset(world):
     world.reset(0)
     world.look()

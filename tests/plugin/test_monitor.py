@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from polling import until
 from tesela.plugin.monitor import Monitor
 from tesela.plugin.recover import Recovery
@@ -21,14 +20,6 @@ class Odd:
             self._left -= 1
             raise ValueError("nobody foresaw this")
         return getattr(self._inner, name)
-
-
-@pytest.fixture
-def ref(world):
-    """A claim that holds a partition of GPU 0."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
 
 
 def test_an_unforeseen_error_does_not_end_the_looks(world, ref):

@@ -70,14 +70,6 @@ def world(world):
     return world
 
 
-@pytest.fixture
-def ref(world):
-    """A claim that holds a partition of GPU 0, and nothing is published."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
-
-
 def test_names_come_back_from_the_slices(world):
     renumber(world, 3, 9, 0, 7)
     publish(world)

@@ -28,14 +28,6 @@ def gi_of(world, ref: ClaimRef) -> int:
 
 
 @pytest.fixture
-def ref(world):
-    """A claim that holds a partition of GPU 0, beside another claim's."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
-
-
-@pytest.fixture
 def neighbour(world):
     """A claim with a partition of GPU 0 in which a process runs."""
     neighbour = world.claim("b", world.partition(0, "1g.5gb", 0))

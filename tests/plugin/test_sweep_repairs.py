@@ -24,14 +24,6 @@ TEN_MINUTES_S = 600.0
 
 
 @pytest.fixture
-def ref(world):
-    """A claim that holds a partition of GPU 0."""
-    ref = world.claim("a", world.partition(0, "1g.5gb", 6))
-    world.serve(ref)
-    return ref
-
-
-@pytest.fixture
 def sweeps(world, ref):
     return Sweeps(world)
 

@@ -1,10 +1,10 @@
 """Worlds for tests of what the driver must survive."""
 
 import pytest
-from node_fixtures import build, short_path, world
+from node_fixtures import build, ref, short_path, world
 from survive.program import Program
 
-__all__ = ["build", "short_path", "world"]
+__all__ = ["build", "ref", "short_path", "world"]
 
 
 @pytest.fixture
