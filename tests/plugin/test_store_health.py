@@ -67,7 +67,22 @@ def test_health_is_on_disk_before_anybody_relies_on_it(tmp_path):
 
     store.write_health(ILL)
 
-    assert len(synced) == 2  # the file and its folder
+    assert len(synced) == 4  # the copy and its folder, the file and its folder
+
+
+def test_a_copy_holds_what_was_written_last(store, tmp_path):
+    store.write_health(ILL)
+    store.write_health(WORSE)
+    store.path.write_bytes(b"{")
+
+    assert HealthStore(tmp_path).read_copy() == WORSE
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 2, "health": {}}'])
+def test_a_copy_that_is_damaged_itself_is_none(store, damage):
+    store.path.with_name("health.copy.json").write_bytes(damage)
+
+    assert store.read_copy() is None
 
 
 def test_health_has_a_lock_of_its_own(tmp_path):
