@@ -37,12 +37,6 @@ class HealthStore(CopiedFile[NodeHealth]):
         """Puts the health on disk, file and folder synced. TryAgain or StateError leave the old one as it was."""
         self.write(health)
 
-    def begin_anew(self) -> Path | None:
-        """Sets the file aside and puts an empty one in its place: readings fill it. Same errors as both."""
-        kept = self.set_aside()
-        self.write_health(ALL_HEALTHY)
-        return kept
-
 
 def _decode(data: bytes) -> NodeHealth:
     try:
