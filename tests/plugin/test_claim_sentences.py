@@ -52,7 +52,7 @@ def test_a_prepare_that_disk_or_host_stops_names_claim_and_device(world, port, m
     assert world.refuse(ref) == f"claim default/a: device {device}: {error}"
 
 
-@pytest.mark.parametrize(("port", "method"), [("records", "write"), ("records", "remove"), ("cdi", "remove")])
+@pytest.mark.parametrize(("port", "method"), [("records", "remove"), ("cdi", "remove")])
 def test_an_unprepare_that_the_disk_stops_names_claim_and_device(world, port, method):
     device = world.partition(0, "1g.5gb", 6)
     ref = world.claim("a", device)
