@@ -85,7 +85,7 @@ def read_file(path: Path) -> bytes | None:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StateError(f"{path} is no regular file; remove it")
             return file.read()
