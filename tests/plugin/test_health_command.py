@@ -69,6 +69,16 @@ def test_the_list_for_machines_has_the_same(run):
     ]
 
 
+def test_machines_read_where_a_finding_is(run):
+    found = json.loads(run("list", "gpu-0", "-o", "json")[1])["gpus"][0]["findings"]
+
+    assert {one["signal"]: one["placement"] for one in found} == {
+        "remap-failure": None,
+        "xid-48": {"start": 2, "size": 2},
+        "xid-13": None,
+    }
+
+
 def test_a_gpu_that_is_away_is_gone(run, state_dir):
     RosterStore(state_dir).write_roster(roster(known(a100(0), present=False)))
 

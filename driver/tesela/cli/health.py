@@ -173,6 +173,7 @@ def _render_gpu(health: NodeHealth, known: KnownGpu) -> dict[str, Any]:
 def _render_finding(known: KnownGpu, finding: Finding) -> dict[str, Any]:
     return {
         "place": _name_place(known, finding.placement),
+        "placement": _render_placement(finding.placement),
         "signal": finding.signal,
         "state": finding.state.value,
         "message": finding.message,
@@ -189,6 +190,7 @@ def _render_finding(known: KnownGpu, finding: Finding) -> dict[str, Any]:
 def _render_clearance(known: KnownGpu, one: Clearance) -> dict[str, Any]:
     return {
         "place": _name_place(known, one.placement),
+        "placement": _render_placement(one.placement),
         "signal": one.signal,
         "who": one.who,
         "reason": one.reason,
@@ -217,6 +219,11 @@ _UNTIL: Final = {
     "boot": "the node is rebooted",
     "person": "somebody runs tesela health clear",
 }
+
+
+def _render_placement(placement: Placement | None) -> dict[str, int] | None:
+    """In memory slices; null for the whole GPU."""
+    return None if placement is None else {"start": placement.start, "size": placement.size}
 
 
 def _name_place(known: KnownGpu, placement: Placement | None) -> str:
