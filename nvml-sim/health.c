@@ -177,7 +177,7 @@ static nvmlReturn_t fabric_of(nvmlDevice_t device, nvmlGpuFabricInfo_t *info)
     uint32_t state = take_u32(&call.in);
     call.in.failed |= state > UINT8_MAX;
     info->state = (unsigned char)state;
-    info->status = NVML_SUCCESS;
+    info->status = (nvmlReturn_t)take_u32(&call.in);
     return call_accept(&call);
 }
 

@@ -244,6 +244,14 @@ def test_memory_that_is_not_supported_is_said_so(stack):
 
 
 @library
+def test_a_fabric_that_the_gpu_could_not_join_says_why(stack):
+    world = open_native(stack, "h100-80gb:fabric")
+    failed = FabricInfo(cluster_uuid="", clique_id=0, state=codes.FABRIC_COMPLETED, status=codes.TIMEOUT)
+    world.machine.set_fabric("0", failed)
+    assert world.nvml.get_fabric_info(world.gpu()) == failed
+
+
+@library
 def test_a_fabric_that_has_not_begun_has_no_cluster(stack):
     world = open_native(stack, "h100-80gb:fabric")
     world.machine.set_fabric("0", FabricInfo(cluster_uuid="", clique_id=0, state=codes.FABRIC_NOT_STARTED))

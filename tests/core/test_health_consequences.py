@@ -43,6 +43,7 @@ def taints_of(health, gpu_uuid=GPU, placement=None):
         (Reading(gpu_uuid=GPU, recovery_action=1), ("recovery-action", "gpu-reset", "NoSchedule")),
         (Reading(gpu_uuid=GPU, recovery_action=42), ("recovery-action", "action-42", "NoSchedule")),
         (Reading(gpu_uuid=GPU, fabric_state=1), ("fabric", "not-started", "NoSchedule")),
+        (Reading(gpu_uuid=GPU, fabric_state=3, fabric_status=19), ("fabric", "failed-19", "NoSchedule")),
         (GpuLost(gpu_uuid=GPU), ("gpu-lost", "gpu-is-lost", "NoSchedule")),
         (Wedged(whole_node=True), ("wedged", "nvml-call-hangs", "NoSchedule")),
         (NodeMissing(gpu_uuid=GPU, path="/dev/nvidia3"), ("device-node", "dev-nvidia3-missing", "NoSchedule")),

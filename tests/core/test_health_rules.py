@@ -319,6 +319,7 @@ def test_what_was_seen_before_the_roster_was_known_belongs_to_the_first_life_tol
         (Wedged(gpu_uuids=frozenset({GPU})), Wedged(gpu_uuids=frozenset({OTHER}), ended=frozenset({GPU}))),
         (Wedged(gpu_uuids=frozenset({GPU})), GpuAnswers(gpu_uuid=GPU)),
         (Reading(gpu_uuid=GPU, fabric_state=2), Reading(gpu_uuid=GPU, fabric_state=3)),
+        (Reading(gpu_uuid=GPU, fabric_state=3, fabric_status=999), Reading(gpu_uuid=GPU, fabric_state=3)),
         (Reading(gpu_uuid=GPU, remap_pending=True), Reading(gpu_uuid=GPU, remap_pending=False)),
         (Reading(gpu_uuid=GPU, recovery_action=5), Reading(gpu_uuid=GPU, recovery_action=0)),
         (Reading(gpu_uuid=GPU, recovery_action=99), Reading(gpu_uuid=GPU, recovery_action=0)),

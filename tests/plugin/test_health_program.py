@@ -191,6 +191,18 @@ def test_a_fabric_that_is_not_ready_fences_whole_gpus_alone(run):
     assert node.becomes_tainted("fabric", "gpu-0")
 
 
+def test_a_fabric_that_a_gpu_could_not_join_fences_it_until_it_has(run):
+    node = run("h100-80gb:fabric")
+    node.sim("fabric", gpu="0", state=codes.FABRIC_COMPLETED, status=codes.UNKNOWN)
+    node.look()
+    assert node.becomes_tainted("fabric", "gpu-0")
+
+    node.sim("fabric", gpu="0", state=codes.FABRIC_COMPLETED)
+    node.look()
+
+    assert node.becomes_tainted("fabric")
+
+
 def test_a_fault_of_one_partition_fences_what_overlaps_it(run):
     node = run("a30:mig")
     record = node.claim("a", node.world.partition(0, "1g.6gb", 0))

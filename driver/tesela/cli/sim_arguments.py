@@ -204,6 +204,7 @@ def _rare_operations(operations: Subparsers) -> Iterator[argparse.ArgumentParser
     fabric.add_argument("state", type=int, help="0 not supported, 1 not started, 2 in progress, 3 completed")
     fabric.add_argument("--cluster-uuid", dest="cluster_uuid")
     fabric.add_argument("--clique-id", dest="clique_id", type=int)
+    fabric.add_argument("--status", type=int, help="NVML's code of how it completed (default: 0, success)")
     yield fabric
 
 

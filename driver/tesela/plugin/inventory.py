@@ -245,7 +245,7 @@ def read_fabric_clique(nvml: Nvml, uuid: str) -> str | None:
         if error.code in _OPTIONAL:
             return None
         raise
-    if fabric.state != codes.FABRIC_COMPLETED or not fabric.cluster_uuid:
+    if fabric.state != codes.FABRIC_COMPLETED or fabric.status != codes.SUCCESS or not fabric.cluster_uuid:
         return None
     return f"{fabric.cluster_uuid}.{fabric.clique_id}"
 

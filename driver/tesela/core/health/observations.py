@@ -44,7 +44,8 @@ class Reading:
 
     Counts are nvmlDeviceGetTotalEccErrors: volatile since the driver was loaded or the GPU was reset, aggregate over
     the life of the board. `remap_pending` and `remap_failure` are nvmlDeviceGetRemappedRows or fields 144 and 145.
-    `recovery_action` is field 230 (a key of codes.RECOVERY_ACTIONS), `fabric_state` one of codes.FABRIC_*.
+    `recovery_action` is field 230 (a key of codes.RECOVERY_ACTIONS), `fabric_state` one of codes.FABRIC_*,
+    `fabric_status` NVML's code of how joining the fabric ended, which counts in the state COMPLETED alone.
     """
 
     gpu_uuid: str
@@ -55,6 +56,7 @@ class Reading:
     remap_failure: bool | None = None
     recovery_action: int | None = None
     fabric_state: int | None = None
+    fabric_status: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

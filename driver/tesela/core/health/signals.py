@@ -257,7 +257,7 @@ _PRESENCE: Final = (
         remedy="see whether the fabric manager runs on the node",
         state=HealthState.DEGRADED,
         evidence=Evidence.READING,
-        source="nvmlDeviceGetGpuFabricInfoV (state other than COMPLETED and NOT_SUPPORTED)",
+        source="nvmlDeviceGetGpuFabricInfoV (state other than COMPLETED and NOT_SUPPORTED, or its status)",
         counted=Counted.STATE,
         reach=Reach.WHOLE,  # partitions do not use NVLink (MIG guide)
     ),

@@ -30,7 +30,8 @@ from tesela.core.roster import Roster
 
 _VOLATILE = frozenset({signals.ECC_UNCORRECTED_VOLATILE, signals.ECC_CORRECTED_VOLATILE})
 _FABRIC_NOT_READY = {1: "not-started", 2: "in-progress"}
-"""nvmlGpuFabricState_t: 0 is not supported, 3 is completed."""
+_FABRIC_COMPLETED = 3
+"""nvmlGpuFabricState_t: 0 is not supported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +150,15 @@ def _tell_reading(told: Told, seen: Reading) -> None:
             signal = signals.name_recovery_action(seen.recovery_action)
             told.levels[seen.gpu_uuid, signal] = _act(signal, seen.recovery_action)
     if seen.fabric_state is not None:
-        detail = _FABRIC_NOT_READY.get(seen.fabric_state, "")
-        told.levels[seen.gpu_uuid, signals.FABRIC] = Level(value=1, detail=detail) if detail else CLEAR
+        told.levels[seen.gpu_uuid, signals.FABRIC] = _weigh_fabric(seen.fabric_state, seen.fabric_status)
+
+
+def _weigh_fabric(state: int, status: int) -> Level:
+    if state == _FABRIC_COMPLETED and status:
+        meaning = f"the GPU could not join the NVLink fabric (NVML error {status})"
+        return Level(value=1, detail=f"failed-{status}", meaning=meaning)
+    detail = _FABRIC_NOT_READY.get(state, "")
+    return Level(value=1, detail=detail) if detail else CLEAR
 
 
 def _act(signal: str, action: int) -> Level:

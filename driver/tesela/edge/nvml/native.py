@@ -149,7 +149,10 @@ class NativeNvml:
             raise NvmlError(codes.NOT_SUPPORTED, FUNCTIONS["get_fabric_info"], codes.TEXTS[codes.NOT_SUPPORTED])
         cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
         return FabricInfo(
-            cluster_uuid=str(cluster) if cluster.int else "", clique_id=int(info.cliqueId), state=int(info.state)
+            cluster_uuid=str(cluster) if cluster.int else "",
+            clique_id=int(info.cliqueId),
+            state=int(info.state),
+            status=int(info.status),
         )
 
     def get_field_values(self, gpu_uuid: str, field_ids: Sequence[int]) -> tuple[int | None, ...]:

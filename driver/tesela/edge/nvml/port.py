@@ -43,11 +43,15 @@ class MigMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricInfo:
-    """nvmlGpuFabricInfo: `state` is one of codes.FABRIC_*; `cluster_uuid` in canonical text form, "" if all zero."""
+    """nvmlGpuFabricInfo: `state` is one of codes.FABRIC_*; `cluster_uuid` in canonical text form, "" if all zero.
+
+    `status` is NVML's code of how joining the fabric ended, and says something in the state COMPLETED alone (nvml.h).
+    """
 
     cluster_uuid: str
     clique_id: int
     state: int
+    status: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

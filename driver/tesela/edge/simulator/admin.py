@@ -183,8 +183,11 @@ def _fabric(machine: Machine, fields: Fields) -> None:
         cluster_uuid=fields.optional_text("cluster_uuid") or "",
         clique_id=fields.optional_number("clique_id") or 0,
         state=fields.number("state"),
+        status=fields.optional_number("status") or codes.SUCCESS,
     )
     fields.finish()
+    if not 0 <= fabric.status <= NONE_U32:
+        raise DocumentError("status", f"{fabric.status} is outside 0..{NONE_U32}")
     if not codes.FABRIC_NOT_SUPPORTED <= fabric.state <= codes.FABRIC_COMPLETED:
         raise DocumentError("state", f"{fabric.state} is outside 0..3")
     if not 0 <= fabric.clique_id <= NONE_U32:

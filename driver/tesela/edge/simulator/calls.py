@@ -85,7 +85,7 @@ PLACEMENT: Final = record(Placement, start=U32, size=U32)
 PCI_INFO: Final = record(PciInfo, bus_id=TEXT, pci_device_id=U32)
 MEMORY_INFO: Final = record(MemoryInfo, total_bytes=U64, free_bytes=U64, used_bytes=U64)
 MIG_MODE: Final = record(MigMode, current=U32, pending=U32)
-FABRIC_INFO: Final = record(FabricInfo, cluster_uuid=TEXT, clique_id=U32, state=U32)
+FABRIC_INFO: Final = record(FabricInfo, cluster_uuid=TEXT, clique_id=U32, state=U32, status=U32)
 GI_PROFILE: Final = record(
     GpuInstanceProfileInfo,
     profile_id=U32,

@@ -156,6 +156,7 @@ class Readings:
         minor = self._nvml.get_minor_number(uuid)
         fields = self._ask(known, "get_field_values", lambda: self._nvml.get_field_values(uuid, _FIELDS))
         ecc, pending, failure, action = fields if fields is not None else (None,) * len(_FIELDS)
+        fabric_state, fabric_status = self._get_fabric(known)
         reading = Reading(
             gpu_uuid=uuid,
             # Where ECC is off nothing is counted, and every question would be refused.
@@ -165,16 +166,20 @@ class Readings:
             remap_pending=None if pending is None else bool(pending),
             remap_failure=None if failure is None else bool(failure),
             recovery_action=action,
-            fabric_state=self._get_fabric_state(known),
+            fabric_state=fabric_state,
+            fabric_status=fabric_status,
         )
         return reading, minor
 
-    def _get_fabric_state(self, known: KnownGpu) -> int | None:
-        """Partitions have no NVLink: what a GPU in MIG mode says must not keep the whole GPU from leaving that mode."""
+    def _get_fabric(self, known: KnownGpu) -> tuple[int | None, int]:
+        """State and status.
+
+        Partitions have no NVLink: what a GPU in MIG mode says must not keep the whole GPU from leaving that mode.
+        """
         if known.gpu.mig_enabled:
-            return codes.FABRIC_NOT_SUPPORTED
+            return codes.FABRIC_NOT_SUPPORTED, codes.SUCCESS
         fabric = self._ask(known, "get_fabric_info", lambda: self._nvml.get_fabric_info(known.gpu.uuid))
-        return None if fabric is None else fabric.state
+        return (None, codes.SUCCESS) if fabric is None else (fabric.state, fabric.status)
 
     def _count(self, known: KnownGpu, *, uncorrected: bool, aggregate: bool) -> int | None:
         return self._ask(
