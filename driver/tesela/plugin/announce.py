@@ -31,7 +31,7 @@ from tesela.core.roster import Roster
 from tesela.edge.kube.port import EVENTS, NODES, RESOURCE_CLAIMS, Json, Kube
 from tesela.edge.kube.times import render_micro_time, render_time
 from tesela.edge.telemetry.port import SILENT, Telemetry
-from tesela.plugin.loop import Loop, plan_pause_s
+from tesela.plugin.loop import Loop, LoopPart, plan_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,11 @@ class _Sent:
     count: int
 
 
-class Announcer:
-    """A background part that also implements `Announces`. `telemetry` hears of every file that was set aside."""
+class Announcer(LoopPart):
+    """A background part that also implements `Announces`; what was not sent when it ends is only in the log.
+
+    `telemetry` hears of every file that was set aside.
+    """
 
     def __init__(
         self,
@@ -145,18 +148,6 @@ class Announcer:
         self._failures, self._retry_at_s = 0, -math.inf
         self._last_problem = ""
         self._loop = Loop("announcer", self.send)
-
-    def start(self) -> None:
-        """Begin."""
-        self._loop.start()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End, after the call under way; what was not sent is only in the log."""
-        return self._loop.stop(timeout_s)
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
 
     def announce_health(
         self, changes: Iterable[HealthChange], roster: Roster, records: Callable[[], Iterable[ClaimRecord]]

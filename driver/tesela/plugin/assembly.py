@@ -136,7 +136,7 @@ def build_parts(
         sweeper=sweeper,
         release=release,
         usage=usage,
-        pausable={"a look at the GPUs": observers, "a sweep": sweeper.loop, "a look at what claims use": usage},
+        pausable={"a look at the GPUs": observers, "a sweep": sweeper, "a look at what claims use": usage},
         background=(node.health, observers, sweeper, release, *sampling, statuses, announcer),
     )
 

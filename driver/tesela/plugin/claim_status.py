@@ -22,7 +22,7 @@ from tesela.edge.kube.port import RESOURCE_CLAIMS, Json, Kube
 from tesela.edge.kube.times import render_time
 from tesela.edge.store.records import RecordStore
 from tesela.edge.telemetry.work import Verb, working_on
-from tesela.plugin.loop import Loop, plan_pause_s
+from tesela.plugin.loop import Loop, LoopPart, plan_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class _Known:
     tries: int = 0
 
 
-class ClaimStatusWriter:
+class ClaimStatusWriter(LoopPart):
     """A background part; `wake` tells it that records or health changed. `unread` says why nobody looks, if so."""
 
     def __init__(
@@ -91,18 +91,6 @@ class ClaimStatusWriter:
         self._first_wake_s: float | None = None
         self._last_wake_s = 0.0
         self._loop = Loop("claim-status", self._turn, first_s=pace.first_s)
-
-    def start(self) -> None:
-        """Begin."""
-        self._loop.start()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End, after the call under way."""
-        return self._loop.stop(timeout_s)
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
 
     def wake(self) -> None:
         """Something changed. Never blocks; from any thread. Of a burst, only the first call costs a wake-up."""

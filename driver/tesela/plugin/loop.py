@@ -144,3 +144,33 @@ class Loop:
             self._last_problem = ""
             return wait_s
         return self._retry_s
+
+
+class LoopPart:
+    """A part of the node program that is one loop; its `__init__` sets `_loop`."""
+
+    _loop: Loop
+
+    def start(self) -> None:
+        """Begin; nothing where it has begun."""
+        self._loop.start()
+
+    def find_fault(self) -> str | None:
+        """What keeps it from working for good, as a sentence; None before the start and after the stop."""
+        return self._loop.find_fault()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End after the turn under way; False where that took longer. One that never started is ended too."""
+        return self._loop.stop(timeout_s)
+
+
+class PausablePart(LoopPart):
+    """One that calls NVML by itself, and so must not while that is released."""
+
+    def pause(self, timeout_s: float) -> bool:
+        """Call NVML no more until `resume`. False: a call is still inside NVML after `timeout_s`."""
+        return self._loop.pause(timeout_s)
+
+    def resume(self) -> None:
+        """Go on, with a turn at once."""
+        self._loop.resume()

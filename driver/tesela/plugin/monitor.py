@@ -17,7 +17,7 @@ from tesela.core.model import LivePartition
 from tesela.core.record import ClaimRecord, ClaimState
 from tesela.core.release import is_stale
 from tesela.core.roster import Roster
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, PausablePart
 from tesela.plugin.node import Node
 from tesela.plugin.recover import Recovery, recover_claim
 
@@ -40,7 +40,7 @@ def look_at_gpus(node: Node) -> tuple[str, ...]:
     return raised
 
 
-class Monitor:
+class Monitor(PausablePart):
     """A thread that looks. `on_change` is called after a look that found something new; it must not block."""
 
     def __init__(
@@ -65,24 +65,12 @@ class Monitor:
     def start(self) -> None:
         """Begin. What the start's own look found is no news."""
         self._found = self._look_back()
-        self._loop.start()
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End, after the look under way; False where that took longer."""
-        return self._loop.stop(timeout_s)
-
-    def pause(self, timeout_s: float) -> bool:
-        """Call NVML no more until `resume`. False: a look is still under way after `timeout_s`."""
-        return self._loop.pause(timeout_s)
+        super().start()
 
     def resume(self) -> None:
         """Go on, with a look at the machine at once."""
         self._asked.set()
-        self._loop.resume()
+        super().resume()
 
     def wake(self, reason: str) -> None:
         """Look at the machine at once: something happened to it. Costs nothing, from any thread."""

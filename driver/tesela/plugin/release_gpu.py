@@ -41,7 +41,7 @@ from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.released import OpenMark, ReleasedStore
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, LoopPart
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def may_open(nvml: WatchedNvml, files: ReleaseFiles) -> bool:
     return False
 
 
-class GpuRelease:
+class GpuRelease(LoopPart):
     """Does what the files want. `after_open` is called whenever NVML was opened again, before the parts go on.
 
     `on_change` is told, and must not block, when the taints are to be written anew; `on_failure` when this process has
@@ -222,15 +222,7 @@ class GpuRelease:
             if self._library is not None:
                 self._library.note()
         self._nvml.listen_for_mismatch(self._fail_by_mismatch)
-        self._loop.start()
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End. False: a turn is still under way, which may be inside NVML."""
-        return self._loop.stop(timeout_s)
+        super().start()
 
     def close(self) -> None:
         """NVML was shut down for good: this process has it open no longer."""

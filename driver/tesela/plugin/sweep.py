@@ -35,7 +35,7 @@ from tesela.edge.nvml import codes
 from tesela.edge.store.sweep import SweepStore
 from tesela.edge.telemetry.work import Verb, working_on
 from tesela.plugin.deadline import Deadline
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, PausablePart
 from tesela.plugin.node import Node
 from tesela.plugin.recover import InHand, Recovery, attempt_recovery, hold_claim, rebuild, remove_orphan
 from tesela.plugin.sweep_look import GoneClaims, is_idle, is_in_api, list_claim_holders, look, read_time_slice
@@ -62,7 +62,7 @@ class SweepTimes:
     repairs_s: float = 300.0
 
 
-class Sweeper:
+class Sweeper(PausablePart):
     """The thread that sweeps; the first sweep comes once the claims are recovered.
 
     `on_change` is called after a sweep that repaired something, and must not block.
@@ -95,23 +95,6 @@ class Sweeper:
     def report(self) -> SweepReport | None:
         """What the last sweep found; None before the first one."""
         return self._report
-
-    @property
-    def loop(self) -> Loop:
-        """Its thread: to be woken, paused while NVML is released, and stopped."""
-        return self._loop
-
-    def start(self) -> None:
-        """Begin."""
-        self._loop.start()
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End, after the sweep under way; False where that took longer."""
-        return self._loop.stop(timeout_s)
 
     def sweep(self) -> SweepReport:
         """Look, compare, repair; the report, which is told and written too."""

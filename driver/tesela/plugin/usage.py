@@ -20,7 +20,7 @@ from tesela.core.record import ClaimRecord, ClaimState, RecordedDevice
 from tesela.core.roster import Roster
 from tesela.edge.nvml.port import MemoryInfo
 from tesela.edge.telemetry.snapshot import Usage
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, PausablePart
 from tesela.plugin.side_by_side import run_side_by_side
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class _Sample:
     at_s: float = float("-inf")
 
 
-class UsageSampler:
+class UsageSampler(PausablePart):
     """A part of the node program: `read` is the scrape's, the thread does the asking."""
 
     def __init__(
@@ -78,32 +78,20 @@ class UsageSampler:
         self._wanted = False
         self._loop = Loop("usage", self._turn, first_s=_REST_S)
 
-    def start(self) -> None:
-        """Begin."""
-        self._loop.start()
-
     def stop(self, timeout_s: float) -> bool:
         """End; False where a call into NVML is under way after that."""
-        ended = self._loop.stop(timeout_s)
+        ended = super().stop(timeout_s)
         if ended:
             self._source.close()
         return ended
 
     def pause(self, timeout_s: float) -> bool:
         """Call NVML no more until `resume`. False: a call is under way after `timeout_s`."""
-        paused = self._loop.pause(timeout_s)
+        paused = super().pause(timeout_s)
         if paused:
             self._source.close()
             self._sample = _Sample()  # figures of before, which are those of nobody when it goes on
         return paused
-
-    def resume(self) -> None:
-        """Go on."""
-        self._loop.resume()
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
 
     def read(self, patience_s: float = PATIENCE_S) -> tuple[Usage, ...]:
         """The figures of this moment; after `patience_s` those of before, if they are fresh enough, else none.

@@ -27,7 +27,7 @@ from tesela.plugin.deadline import Deadline
 from tesela.plugin.health.attribution import Attribution
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.lookout import Lookout
-from tesela.plugin.loop import Loop, plan_pause_s
+from tesela.plugin.loop import Loop, PausablePart, plan_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class _OpenSet:
     left_out: frozenset[str]
 
 
-class Events:
+class Events(PausablePart):
     """The thread that waits. `on_event` is told that the GPUs deserve a reading; it must not block."""
 
     def __init__(
@@ -95,14 +95,6 @@ class Events:
         """Whether an event set is open and waited on."""
         return self._opened is not None
 
-    def start(self) -> None:
-        """Begin; nothing where it has begun."""
-        self._loop.start()
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
-
     def stop(self, timeout_s: float) -> bool:
         """Close the set and end; False where a call is still inside NVML after that."""
         return self._end(self._loop.stop, timeout_s)
@@ -114,7 +106,7 @@ class Events:
     def resume(self) -> None:
         """Open a set again, at once."""
         self._failures = 0
-        self._loop.resume()
+        super().resume()
 
     def _end(self, end: Callable[[float], bool], timeout_s: float) -> bool:
         """`end`, by which a wait under way would go on for its time: closing its set cuts that short."""

@@ -26,7 +26,7 @@ from tesela.core.slices.state import Fence
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLock, hold
 from tesela.plugin.announce import UNHEARD, Announces
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, LoopPart
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _MOST_POSTED: Final = 10_000
 _MOST_OWED: Final = 1_000
 
 
-class HealthKeeper:
+class HealthKeeper(LoopPart):
     """`observe` and `post` take observations, `listen` tells of changes, `health` is what stands.
 
     `roster` is asked for the boots, generations and presence of the GPUs, `wedged` for the calls that hang: each time,
@@ -98,17 +98,9 @@ class HealthKeeper:
         except (StateError, TryAgain):
             return ALL_HEALTHY
 
-    def start(self) -> None:
-        """Begin to take what is posted, and to look at the file."""
-        self._loop.start()
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
-
     def stop(self, timeout_s: float) -> bool:
         """End; what was posted and counted until now is written."""
-        ended = self._loop.stop(timeout_s)
+        ended = super().stop(timeout_s)
         if ended:
             self._counts_due_s = 0.0
             self._turn()

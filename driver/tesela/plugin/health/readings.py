@@ -21,7 +21,7 @@ from tesela.edge.nvml.watchdog import together
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.inventory import LOOK_TIMEOUT_S
 from tesela.plugin.lookout import Lookout
-from tesela.plugin.loop import Loop
+from tesela.plugin.loop import Loop, PausablePart
 from tesela.plugin.side_by_side import run_side_by_side
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ _FIELDS: Final = (
 _LACKING: Final = (codes.NOT_SUPPORTED, codes.FUNCTION_NOT_FOUND, codes.INVALID_ARGUMENT)
 
 
-class Readings:
-    """A thread that reads; `read` is one pass, for whoever cannot wait for it.
+class Readings(PausablePart):
+    """A thread that reads, first after a period; `read` is one pass, for whoever cannot wait for it.
 
     `on_change` is told, with a reason, of a GPU that went or came back, so that somebody looks at the machine; it must
     not block.
@@ -68,26 +68,10 @@ class Readings:
         self._lost: set[str] = set()
         self._loop = Loop("readings", self._turn, first_s=period_s)
 
-    def start(self) -> None:
-        """Begin; the first pass comes after a period."""
-        self._loop.start()
-
-    def find_fault(self) -> str | None:
-        """What keeps it from working for good, as a sentence."""
-        return self._loop.find_fault()
-
-    def stop(self, timeout_s: float) -> bool:
-        """End after the pass under way; False where that took longer."""
-        return self._loop.stop(timeout_s)
-
-    def pause(self, timeout_s: float) -> bool:
-        """Call NVML no more until `resume`. False: a call is still inside NVML after `timeout_s`."""
-        return self._loop.pause(timeout_s)
-
     def resume(self) -> None:
         """Go on, with a pass at once; what NVML lacked is asked again."""
         self._lacking.clear()
-        self._loop.resume()
+        super().resume()
 
     def wake(self) -> None:
         """The next pass comes soon: something happened. Costs nothing, from any thread."""
