@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e bench
+.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e cluster bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -69,6 +69,9 @@ e2e-build: setup ## what `make e2e` needs: Debian packages and binaries of Kuber
 
 e2e: setup nvml-sim ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e on clusters side by side
 	$(BIN)/pytest tests/e2e -n $(E2E_CLUSTERS) --dist loadfile
+
+cluster: setup nvml-sim ## that Kubernetes with GPUs='h100-80gb*2' and the driver, to type at, until Ctrl-C (root)
+	@PYTHONPATH=tests $(BIN)/python -m e2e.harness.by_hand $(DRIVER_ARGS)
 
 bench: setup nvml-sim ## what a prepare, a start and idling cost, on a real API server (root); BENCH_ARGS=--help
 	PYTHONPATH=tests $(BIN)/python -m bench $(BENCH_ARGS)
