@@ -181,8 +181,9 @@ def test_a_whole_gpu_whose_driver_went_under_its_claim_is_unhealthy(world, facts
     assert (healthy, message.startswith("the GPU's driver was loaded anew")) == (False, True)
 
 
-def test_what_a_watcher_lost_is_well_for_the_claim_that_has_it_again(world, facts):
-    """Claims with admin access stay for weeks, and the kubelet asks by the device's name alone."""
+@pytest.fixture
+def watched(world):
+    """A device that went with a reset and that only a claim with admin access still names: such stay for weeks."""
     device = world.partition(0, "1g.10gb", 0)
     first = world.claim("first", device)
     world.serve(first)
@@ -190,22 +191,20 @@ def test_what_a_watcher_lost_is_well_for_the_claim_that_has_it_again(world, fact
     world.reset(0)
     world.look()
     world.unprepare(first)
+    return device
+
+
+def test_what_a_watcher_lost_is_well_for_the_claim_that_has_it_again(world, facts, watched):
+    """The kubelet asks by the device's name alone."""
     world.machine.force_gi_id("0", 3)  # of the watcher's own id nothing is made while it may open that
-    world.serve(world.claim("second", device))
+    world.serve(world.claim("second", watched))
     facts.records = world.node.records.list().records
-    assert facts.told()[device] == (True, "")
+    assert facts.told()[watched] == (True, "")
 
 
-def test_what_a_watcher_lost_and_nobody_has_again_is_unhealthy(world, facts):
-    device = world.partition(0, "1g.10gb", 0)
-    first = world.claim("first", device)
-    world.serve(first)
-    world.serve(world.claim("watch", device, adminAccess=True))
-    world.reset(0)
-    world.look()
-    world.unprepare(first)
+def test_what_a_watcher_lost_and_nobody_has_again_is_unhealthy(world, facts, watched):
     facts.records = world.node.records.list().records
-    assert facts.told()[device][0] is False
+    assert facts.told()[watched][0] is False
 
 
 def test_a_device_of_a_profile_that_the_gpu_driver_forgot_is_reported_while_it_is_held(world, facts):

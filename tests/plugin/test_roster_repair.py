@@ -230,31 +230,26 @@ def see_xid(world):
     world.node.health.observe(XidSeen(gpu_uuid=world.uuid(0), xid=48))
 
 
-@pytest.mark.parametrize("generation", [1, 5])
-def test_a_damaged_roster_proves_no_reset(world, generation):
+@pytest.fixture(params=[1, 5])
+def repaired(request, world):
+    """A driver that began on a roster that was rebuilt, GPU 0 having a generation and Xid 48."""
     roster = store(world).read_roster()
-    store(world).write_roster(roster.replace_gpu(replace(roster.gpus[0], generation=generation)))
-    publish(world)
-    see_xid(world)
-    damage(world)
-    repair(world)
-
-    world.start()
-    world.node.health.observe()
-
-    assert signals(world) == ["xid-48"]
-
-
-@pytest.mark.parametrize("generation", [1, 5])
-def test_a_reset_after_a_damaged_roster_proves_one(world, generation):
-    roster = store(world).read_roster()
-    store(world).write_roster(roster.replace_gpu(replace(roster.gpus[0], generation=generation)))
+    store(world).write_roster(roster.replace_gpu(replace(roster.gpus[0], generation=request.param)))
     publish(world)
     see_xid(world)
     damage(world)
     repair(world)
     world.start()
     world.node.health.observe()
+    return world
+
+
+def test_a_damaged_roster_proves_no_reset(repaired):
+    assert signals(repaired) == ["xid-48"]
+
+
+def test_a_reset_after_a_damaged_roster_proves_one(repaired):
+    world = repaired
     world.serve(world.claim("a", world.partition(0, "1g.5gb", 6)))
     world.reset(0)  # as nobody could while this process has NVML open
 
