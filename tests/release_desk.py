@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,7 +53,9 @@ class Desk:
         self.store = ReleasedStore(state_dir)
         self.locks = FileLocks(state_dir)
         self.mark = OpenMark(self.locks.folder)
-        self.files = ReleaseFiles(self.store, self.locks, self.kube, NODE)
+        self.disk_is_full = self.has_met_the_full_disk = False
+        self.files = ReleaseFiles(ReleasedStore(state_dir, fsync=self._sync), self.locks, self.kube, NODE)
+        self._people = ReleaseFiles(self.store, self.locks, self.kube, NODE)
         self.part = FakePart()
         self.opened = 0
         self.told: list[str] = []
@@ -71,15 +75,21 @@ class Desk:
         release.attach({"a look": self.part}, self._count)
         return release
 
+    def _sync(self, descriptor: int) -> None:
+        if self.disk_is_full:
+            self.has_met_the_full_disk = True
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+
     def _count(self) -> None:
         self.opened += 1
 
     def ask(self, reason: str = "driver 590", source: Source = Source.COMMAND) -> None:
         asked = Request(source=source, reason=reason, requested_by="alex", since_s=1)
-        self.files.change(lambda released: released.with_request(asked))
+        self._people.change(lambda released: released.with_request(asked))
 
     def withdraw(self) -> None:
-        self.files.change(lambda released: released.without(Source.COMMAND))
+        self._people.change(lambda released: released.without(Source.COMMAND))
 
     def label(self, value: str | None) -> None:
         """What `kubectl label node` does."""

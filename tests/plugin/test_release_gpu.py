@@ -91,6 +91,35 @@ def test_the_taints_are_written_anew_each_time(desk):
         assert until(lambda: desk.told == ["NVML is released", "NVML is open again"])
 
 
+def test_that_it_is_closed_is_written_once_a_full_disk_has_space(desk):
+    with running(desk):
+        desk.disk_is_full = True
+        desk.ask()
+        until(lambda: desk.has_met_the_full_disk)
+        desk.disk_is_full = False
+
+        assert desk.closes()
+
+
+def test_a_disk_that_is_full_when_it_is_opened_keeps_no_taint_and_no_file(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.disk_is_full = True
+        desk.withdraw()
+        told = until(lambda: "NVML is open again" in desk.told)
+        desk.disk_is_full = False
+
+        assert (told, desk.opens()) == (True, True)
+
+
+def test_a_process_begins_beside_a_request_that_a_full_disk_leaves_unanswered(desk):
+    desk.ask()
+    desk.disk_is_full = True
+
+    assert not may_open(desk.nvml, desk.files)
+
+
 def test_it_may_be_asked_for_again_and_again(desk):
     with running(desk):
         rounds = []

@@ -160,9 +160,14 @@ def may_open(nvml: WatchedNvml, files: ReleaseFiles) -> bool:
         return True
     sentence = render_sentence(released, files.node_name)
     nvml.release(sentence)
-    files.acknowledge()
+    with contextlib.suppress(TryAgain):  # a full disk: the release goes on with it
+        files.acknowledge()
     log.warning("%s; this process begins without NVML", sentence)
     return False
+
+
+def _drop_what_is_over(released: Released) -> Released:
+    return released if released.is_wanted else NOT_RELEASED
 
 
 class GpuRelease(LoopPart):
@@ -249,8 +254,12 @@ class GpuRelease(LoopPart):
             self.released = asked
             if self._nvml.is_open or not self._sentence:
                 return self._close()
+            if not asked.closed_by:  # it could not be written then, or its request is another one by now
+                self._files.acknowledge()
         elif self._sentence:
             return self._open()
+        elif asked != NOT_RELEASED:
+            self._files.change(_drop_what_is_over)  # as it could not be then
         if self._library is not None and not self._sentence and (changed := self._library.describe_change()):
             self._fail(f"{changed}, by an upgrade of the GPU driver, it seems: {_NEW_PROCESS}")
         return self._times.turn_s
@@ -328,8 +337,8 @@ class GpuRelease(LoopPart):
         self.released = NOT_RELEASED
         for part in self._parts.values():
             part.resume()
-        self._files.change(lambda now: now if now.is_wanted else NOT_RELEASED)
         self._on_change("NVML is open again")
+        self._files.change(_drop_what_is_over)
         return 0.0
 
     def _note(self, problem: str) -> None:
