@@ -247,25 +247,19 @@ class Events(PausablePart):
         self._on_event()
         return bool(lost)
 
-    def _answers(self, uuid: str) -> bool:
-        """One that hangs may be anything, and does not."""
+    def _is_lost(self, uuid: str) -> bool:
+        """One that hangs, or says something else, is not lost."""
+        return self._answers(uuid) is False
+
+    def _answers(self, uuid: str) -> bool | None:
+        """Asks for what only the GPU itself can answer. False: it is lost. None: it hangs, and may be anything."""
         try:
             self._nvml.get_memory_info(uuid)
         except NvmlError as error:
             return error.code not in codes.GPU_GONE
         except NvmlTimeout:
-            return False
+            return None
         return True
-
-    def _is_lost(self, uuid: str) -> bool:
-        """Asks for what only the GPU itself can answer. One that is slow or says something else is not lost."""
-        try:
-            self._nvml.get_memory_info(uuid)
-        except NvmlError as error:
-            return error.code in codes.GPU_GONE
-        except NvmlTimeout:
-            return False
-        return False
 
     def _note(self, problem: str) -> None:
         """A failure counts and is said once, as long as it is the same; "" is none."""
