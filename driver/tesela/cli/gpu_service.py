@@ -37,6 +37,8 @@ _COUNT_TIMEOUT_S: Final = 15.0
 _FIRST_WORD_S: Final = 2.0
 _NEXT_WORD_S: Final = 10.0
 _TRIES: Final = 5
+_SHOWN: Final = 4
+"""So many names stand in a line; `-o json` has all."""
 _WOULD_BE: Final = re.compile(r"(\d+) pods? would be evicted")
 
 
@@ -89,8 +91,7 @@ def uncordon(kube: Kube, args: argparse.Namespace) -> int:
     if args.output == "json":
         print(json.dumps({"dryRun": args.dry_run, "rules": names}, indent=2))
         return 0
-    print("\n".join(f"  {name}" for name in names))
-    print(f"{_count(names, 'rule')} {'would be ' if args.dry_run else ''}removed")
+    print(f"{_count(names, 'rule')} {'would be ' if args.dry_run else ''}removed: {_summarize(names)}")
     return 0
 
 
@@ -215,13 +216,18 @@ def _print(
         }
         print(json.dumps(document, indent=2))
         return
-    print(f"{targets[0].pool}: {', '.join(one.device for one in targets)}")
+    print(f"{targets[0].pool}: {_summarize([one.device for one in targets])}")
     for use in uses:
         stays = {None: " (bears the taint for ever)", 0: ""}.get(use.bears_s, f" (bears the taint for {use.bears_s} s)")
         print(f"  {use.device} is held by claim {use.claim}, pods {', '.join(use.pods) or 'none'}{stays}")
     for device, text in sorted((said or {}).items()):
         print(f"  {device}, kube-controller-manager: {text.partition(' This information')[0]}")
     print(done)
+
+
+def _summarize(names: Sequence[str]) -> str:
+    """All of a few, the first and the last of the many partitions that a GPU can be cut into."""
+    return ", ".join(names) if len(names) <= _SHOWN else f"{names[0]}, {names[1]} … {names[-1]}"
 
 
 def _render_target(one: Target) -> Json:

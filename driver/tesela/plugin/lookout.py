@@ -212,7 +212,7 @@ class Lookout:
                 self._roster_store.write_roster(roster)
             self._roster = roster
         if lost:
-            log.warning("GPU %s lost all its partitions: boot, module reload, reset, or gone and back", uuid)
+            log.warning("what was made on GPU %s before is gone: boot, module reload, reset, or gone and back", uuid)
             with self._guard:
                 self._raised.add(uuid)
                 if not before.present or (emptied and uuid not in self._held_open):
