@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ PREFIX = "gpu.nvidia.com/"
 class Running:
     """The node program in this process. `restart` is a new process over the same files and GPUs."""
 
-    def __init__(self, folder: Path, gpus: str, *, nvml_timeout_s: float = 5) -> None:
-        self.world, self.config = make_program(folder, gpus, nvml_timeout_s=nvml_timeout_s)
+    def __init__(
+        self, folder: Path, gpus: str, *, nvml_timeout_s: float = 5, pod_resources: Path | None = None
+    ) -> None:
+        self.world, config = make_program(folder, gpus, nvml_timeout_s=nvml_timeout_s)
+        self.config = dataclasses.replace(config, pod_resources=pod_resources)
         self.machine = self.world.machine
         self.start()
 

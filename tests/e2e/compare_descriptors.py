@@ -25,6 +25,7 @@ PUBLISHED = {
     "dra/v1/api.proto": "pkg/apis/dra/v1/api.proto",
     "dra/v1beta1/api.proto": "pkg/apis/dra/v1beta1/api.proto",
     "dra_health/v1/api.proto": "pkg/apis/dra-health/v1/api.proto",
+    "podresources/v1/api.proto": "pkg/apis/podresources/v1/api.proto",
     "dra_health/v1alpha1/api.proto": "pkg/apis/dra-health/v1alpha1/api.proto",
 }
 """Our definition, below `proto/`, and the published one, below the module's folder."""

@@ -108,6 +108,13 @@ def _add_paths(paths: argparse._ArgumentGroup) -> None:
     )
     paths.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="%(default)s")
     paths.add_argument(
+        "--pod-resources",
+        type=Path,
+        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        metavar="SOCKET",
+        help="where the kubelet tells which GPUs a device plugin gave to pods: they are tainted (%(default)s)",
+    )
+    paths.add_argument(
         "--driver-root",
         type=Path,
         default=Path("/"),
@@ -166,6 +173,7 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         sys_root=args.sys_root,
         driver_wait_s=args.driver_wait,
         nvml_timeout_s=args.nvml_timeout,
+        pod_resources=args.pod_resources,
         metrics_port=_read_port(args.metrics_port),
         metrics_address=args.metrics_address,
         traces=args.traces,

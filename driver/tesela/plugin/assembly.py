@@ -7,11 +7,12 @@ is to start, and touches nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from tesela.core.device_plugins import PluginUse
 from tesela.core.health.model import Reach
 from tesela.core.health.observations import Wedged
 from tesela.core.health.signals import MODE_HELD
@@ -22,6 +23,7 @@ from tesela.edge.documents.policy import read_policy
 from tesela.edge.host.host import Host
 from tesela.edge.host.nvidia_smi import NvidiaSmi
 from tesela.edge.kube.port import Kube
+from tesela.edge.kubelet.pod_resources import PodResources
 from tesela.edge.kubelet.port import NodeService
 from tesela.edge.kubelet.server import KubeletServer
 from tesela.edge.nvml.library_file import LibraryFile
@@ -45,6 +47,7 @@ from tesela.plugin.health.report import HealthReport
 from tesela.plugin.lookout import Lookout
 from tesela.plugin.node import Node
 from tesela.plugin.partition import Partitions
+from tesela.plugin.plugin_uses import PluginUses
 from tesela.plugin.pool_state import read_pool_state
 from tesela.plugin.publish import Publisher
 from tesela.plugin.recover import Recovery
@@ -108,7 +111,8 @@ def build_parts(
     """
     announcer = Announcer(kube, config.node_name, telemetry=telemetry)
     node = build_node(config, kube, nvml, telemetry, announcer)
-    publisher = _build_publisher(node, lambda: release.released)
+    publisher = _build_publisher(node, lambda: release.released, lambda: given.uses if given else ())
+    given = _build_plugin_uses(config, publisher)
     roster, records = lambda: node.lookout.roster, lambda: node.records.list().records
     report = _build_report(node, lambda: release.released)
     statuses = _build_statuses(node, lambda: release.released)
@@ -125,6 +129,7 @@ def build_parts(
     node.health.listen(lambda changes: announcer.announce_health(changes, node.lookout.roster, records))
     usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
     sampling = () if config.metrics_port is None else (usage,)  # only a scrape asks for it
+    asking = () if given is None else (given,)
     server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
     server.serve_health(report)
     return Parts(
@@ -137,7 +142,7 @@ def build_parts(
         release=release,
         usage=usage,
         pausable={"a look at the GPUs": observers, "a sweep": sweeper, "a look at what claims use": usage},
-        background=(node.health, observers, sweeper, release, *sampling, statuses, announcer),
+        background=(node.health, observers, sweeper, release, *sampling, *asking, statuses, announcer),
     )
 
 
@@ -158,11 +163,19 @@ def _build_server(
     )
 
 
-def _build_publisher(node: Node, released: Callable[[], Released]) -> Publisher:
+def _build_plugin_uses(config: PluginConfig, publisher: Publisher) -> PluginUses | None:
+    if config.pod_resources is None:
+        return None
+    return PluginUses(PodResources(config.pod_resources), on_change=publisher.wake)
+
+
+def _build_publisher(
+    node: Node, released: Callable[[], Released], given: Callable[[], Iterable[PluginUse]]
+) -> Publisher:
     return Publisher(
         kube=node.kube,
         node_name=node.pool,
-        state=lambda: read_pool_state(node, released()),
+        state=lambda: read_pool_state(node, released(), given()),
         lock=node.locks.publisher_lock(),
         telemetry=node.telemetry,
     )

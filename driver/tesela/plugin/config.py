@@ -15,6 +15,7 @@ class PluginConfig:
 
     `plugins_dir`, `registry_dir` and `cdi_dir` must have the same path here as on the host. `driver_root` and
     `dev_root` are host paths as CDI needs them; the `_mount` ones say where this process sees the same folders.
+    `pod_resources` is the socket at which the kubelet tells what device plugins gave; None: it is not asked.
     `metrics_port` None: neither metrics nor probes are served; 0: on any free port. `metrics_address` "": on every one.
     """
 
@@ -34,6 +35,7 @@ class PluginConfig:
     sys_root: Path
     driver_wait_s: float
     nvml_timeout_s: float
+    pod_resources: Path | None = None
     metrics_port: int | None = None
     metrics_address: str = ""
     traces: bool = False
