@@ -135,6 +135,22 @@ def test_a_call_that_returned_just_when_its_caller_gave_up_wedges_nothing(nvml):
     assert worker.overdue is None
 
 
+class RunningOut(Job):
+    """A job whose time ends between the first look at it and the second."""
+
+    looks = iter((0.01, -0.01))
+
+    @property
+    def left_s(self):
+        return next(self.looks)
+
+
+def test_a_limit_that_ends_while_it_is_looked_at_gives_no_negative_wait(nvml):
+    job = RunningOut("nvmlDeviceGetName", str, LIMIT_S)
+    job.started = True
+    assert nvml._worker(nvml.get_uuid(0)).give_up(job) > 0
+
+
 def test_errors_pass_through(nvml):
     with pytest.raises(NvmlError) as refused:
         nvml.get_gpu_instance_by_id(nvml.get_uuid(0), 3)

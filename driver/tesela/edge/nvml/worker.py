@@ -120,8 +120,9 @@ class Worker:
                 return None
             if not job.started:
                 return self._wait_in_line(job)
-            if job.left_s > 0:
-                return job.left_s
+            left_s = job.left_s  # read once: it runs out between two looks, too
+            if left_s > 0:
+                return left_s
             self.overdue = job.function
         self._tell()
         raise NvmlTimeout(self._sentence(job.function, f"did not return within {job.limit_s:g} s"))
