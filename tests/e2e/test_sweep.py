@@ -115,7 +115,7 @@ def test_a_record_whose_claim_is_gone_is_told(node: Node, work: Namespace, held:
     node.simulator.run("idle", "0", TRAINER)
 
     # The kubelet may have begun to give it back meanwhile, which the report tells too.
-    told = [one for one in report["found"] if (one["claim"], one["kind"]) == (uid, "record-without-claim")]
+    told = [one for one in report["found"] if (one["claimUID"], one["kind"]) == (uid, "record-without-claim")]
     assert [(one["outcome"], "trainer (pid 4711)" in one["message"]) for one in told] == [("reported", True)]
 
 
