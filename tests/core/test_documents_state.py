@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tesela.core.errors import StateError
+from tesela.core.errors import OtherRelease, StateError
 from tesela.core.model import ClaimRef, Gpu, Placement, Profile
 from tesela.core.record import (
     ClaimRecord,
@@ -56,6 +56,7 @@ records = st.builds(
     state=st.sampled_from(ClaimState),
     devices=st.lists(devices, max_size=3).map(tuple),
     pod_claim_name=st.none() | texts,
+    adopted=st.booleans(),
 )
 profiles = st.builds(
     Profile,
@@ -144,14 +145,24 @@ def test_the_empty_roster_reads_back_as_written():
 def test_a_record_file_is_an_envelope_of_camel_case():
     body = json.loads(encode_record(RECORD))
 
-    assert (body["version"], body["record"]["devices"][0]["gpuUuid"]) == (1, "GPU-1")
+    assert (body["version"], body["record"]["devices"][0]["gpuUuid"]) == (2, "GPU-1")
 
 
 def test_another_version_names_both_versions_and_what_to_do():
-    data = json.dumps({**json.loads(encode_record(RECORD)), "version": 2}).encode()
+    data = json.dumps({**json.loads(encode_record(RECORD)), "version": 3}).encode()
 
-    with pytest.raises(StateError, match="version 2 and this release reads version 1: run the release"):
+    with pytest.raises(OtherRelease, match="version 3 and this release reads version 1 and 2: run the release"):
         decode_record(data)
+
+
+def test_a_record_of_version_1_reads_with_what_came_later_left_at_its_default():
+    body = json.loads(encode_record(RECORD))
+    later = {"grants", "adopted"}
+    first = {name: value for name, value in body["record"].items() if name not in later}
+    for device in first["devices"]:
+        device.pop("interrupted")
+
+    assert decode_record(json.dumps({"version": 1, "record": first}).encode()) == RECORD
 
 
 def test_another_version_is_named_even_where_its_fields_are_new():

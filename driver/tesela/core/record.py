@@ -120,6 +120,7 @@ class ClaimRecord:
     devices: tuple[RecordedDevice, ...]
     pod_claim_name: str | None = None
     grants: tuple[Grant, ...] = ()
+    adopted: bool = False
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import functools
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tesela.core.errors import OtherRelease, StateError
@@ -30,10 +31,14 @@ class Envelope(Generic[T]):
     pydantic is imported and the schema compiled at first use: verbs of the command that read no state do not pay.
     """
 
-    def __init__(self, key: str, value_type: type[T], *, version: int, what: str) -> None:
+    def __init__(
+        self, key: str, value_type: type[T], *, version: int, what: str, also_reads: Sequence[int] = ()
+    ) -> None:
+        """`also_reads` are older versions of which every field is still there and every newer one has a default."""
         self._key = key
         self._value_type = value_type
         self._version = version
+        self._reads = (version, *also_reads)
         self._what = what
 
     def encode(self, value: T) -> bytes:
@@ -78,9 +83,10 @@ class Envelope(Generic[T]):
         return create_model(f"{self._key.title()}Envelope", __config__=config, **fields)
 
     def _refuse_other_version(self, version: object) -> None:
-        if isinstance(version, int) and version != self._version:
+        if isinstance(version, int) and version not in self._reads:
+            read = " and ".join(str(one) for one in sorted(self._reads))
             raise OtherRelease(
-                f"{self._what} is written in version {version} and this release reads version {self._version}: "
+                f"{self._what} is written in version {version} and this release reads version {read}: "
                 "run the release of tesela that wrote it, or a later one"
             )
 
