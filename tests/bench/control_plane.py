@@ -21,6 +21,7 @@ from tesela.edge.kube.config import load_config
 from tesela.edge.kube.port import NAMESPACES, NODES, PODS, Json
 
 ROOT = Path(__file__).resolve().parents[2]
+PERMISSIONS = ROOT / "daemonset" / "base" / "permissions"
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE", "APPLY"})
 # What an API server writes about itself while nobody calls it.
 OWN_WRITES = frozenset({"leases", "endpoints", "endpointslices", "flowschemas", "prioritylevelconfigurations"})
@@ -52,7 +53,7 @@ class ControlPlane(Cluster):
             timeout_s=30,
         )
         self.kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        self.apply(ROOT / "daemonset", ROOT / "deviceclasses")
+        self.apply(PERMISSIONS, ROOT / "deviceclasses")
 
     def create_identity(self, name: str) -> Identity:
         """A pod of the driver, which no kubelet will ever start, and its token."""

@@ -18,6 +18,7 @@ from e2e.harness.node import Node
 from e2e.harness.pods import Namespace
 
 ROOT = Path(__file__).resolve().parents[2]
+PERMISSIONS = ROOT / "daemonset" / "base" / "permissions"
 LOGS = Path(os.environ.get("TESELA_E2E_LOGS") or Path(tempfile.gettempdir()) / "tesela-e2e-failures")
 TIMEOUT_S = 300  # of one test with its fixtures, where it sets none itself
 # Of whose log a failure shows the end, and which lines.
@@ -78,11 +79,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The real cluster with what daemonset/ and deviceclasses/ ship, still without GPUs."""
+    """The real cluster with the permissions and classes that are shipped, still without GPUs."""
     cluster = Cluster(_binaries[0])
     cluster.up()
     try:
-        cluster.apply(ROOT / "daemonset", ROOT / "deviceclasses")
+        cluster.apply(PERMISSIONS, ROOT / "deviceclasses")
         yield cluster
     finally:
         cluster.down()

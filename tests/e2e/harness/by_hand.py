@@ -19,6 +19,7 @@ from e2e.harness.node import Node
 from e2e.harness.tesela_command import find_tesela
 
 ROOT = Path(__file__).resolve().parents[3]
+PERMISSIONS = ROOT / "daemonset" / "base" / "permissions"
 GPUS = "h100-80gb*2,a100-40gb:mig"
 DRIVER = ("--metrics-port=9400",)
 
@@ -45,7 +46,7 @@ def hold(arguments: list[str]) -> None:
     with contextlib.ExitStack() as stack:
         cluster.up()
         stack.callback(cluster.down)
-        cluster.apply(ROOT / "daemonset", ROOT / "deviceclasses")
+        cluster.apply(PERMISSIONS, ROOT / "deviceclasses")
         node = Node(cluster, "by-hand", os.environ.get("GPUS") or GPUS, arguments or DRIVER)
         stack.callback(node.close)
         print(describe(cluster, write_entrance(cluster, node)), flush=True)

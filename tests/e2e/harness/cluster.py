@@ -171,9 +171,10 @@ class Cluster:
         return self.run([self.binaries / "kubectl", f"--kubeconfig={config}", *arguments], stdin=stdin)
 
     def apply(self, *objects: Json | Path) -> None:
-        """Applies manifests: files, folders, or objects. Folders first and one by one, in the order given."""
+        """Applies manifests: files, folders (a kustomization as such), or objects. Paths first, in the order given."""
         for path in (entry for entry in objects if isinstance(entry, Path)):
-            self.kubectl("apply", "-f", str(path))
+            flag = "-k" if (path / "kustomization.yaml").exists() else "-f"
+            self.kubectl("apply", flag, str(path))
         documents = [entry for entry in objects if not isinstance(entry, Path)]
         if documents:
             body = {"apiVersion": "v1", "kind": "List", "items": documents}
