@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format proto e2e-build e2e cluster bench
+.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format catalogue proto e2e-build e2e cluster bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,10 +56,14 @@ lint: setup ## ruff, mypy --strict, import rules, drift of what is generated
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python daemonset/monitoring/generate.py --check
+	$(BIN)/python deviceclasses/generate.py --check
 
 format: setup ## rewrites files as lint wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+catalogue: setup ## rewrites deviceclasses/profiles and the chart's copies, from deviceclasses/families.py
+	$(BIN)/python deviceclasses/generate.py
 
 proto: setup ## regenerates driver/tesela/pb from proto/
 	$(BIN)/python proto/generate.py
