@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from pathlib import Path
 
 import pytest
 from tesela.cli.main import main
+from tesela.cli.plugin import add_arguments, read_config
 
 
 def run(capsys, *arguments):
@@ -68,3 +70,35 @@ def test_a_root_that_is_not_there_is_refused(capsys, flag, tmp_path: Path):
     code, (line,) = run(capsys, flag, str(tmp_path / "none"))
 
     assert (code, line.startswith(f"tesela plugin: {flag} {tmp_path}/none is no folder here")) == (1, True)
+
+
+# Folders
+
+
+def read(*arguments):
+    """The settings that these flags give."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return read_config(parser.parse_args(["--node-name", "node-1", *arguments]))
+
+
+def list_kubelet_folders(config):
+    return [str(path) for path in (config.plugins_dir, config.registry_dir, config.pod_resources)]
+
+
+def test_the_kubelet_s_folders_lie_in_its_root():
+    assert list_kubelet_folders(read("--kubelet-root", "/k")) == [
+        "/k/plugins",
+        "/k/plugins_registry",
+        "/k/pod-resources/kubelet.sock",
+    ]
+
+
+def test_each_of_the_kubelet_s_folders_may_lie_elsewhere():
+    moved = read("--kubelet-root=/k", "--plugins-dir=/p", "--registry-dir=/r", "--pod-resources=/s")
+
+    assert list_kubelet_folders(moved) == ["/p", "/r", "/s"]
+
+
+def test_the_driver_is_seen_at_its_root_where_nobody_says_otherwise():
+    assert str(read("--driver-root", "/run/nvidia/driver").driver_root_mount) == "/run/nvidia/driver"

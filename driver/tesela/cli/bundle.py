@@ -32,8 +32,8 @@ from tesela.cli.bundle_parts import (
     collect_metrics,
     collect_state,
 )
+from tesela.cli.node_arguments import add_driver_root_mount, add_plugins_dir, get_state_dir
 from tesela.core.errors import StateError
-from tesela.core.model import DRIVER_NAME
 from tesela.edge.backends import open_nvml
 from tesela.edge.kube.port import Kube
 from tesela.edge.kube.times import render_time
@@ -80,9 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--nvml", default=os.environ.get("TESELA_NVML", "real"), help="env TESELA_NVML (default real)")
     where.add_argument("--metrics-port", default=os.environ.get("TESELA_METRICS_PORT", ""), metavar="PORT")
     where.add_argument("--metrics-address", default=os.environ.get("TESELA_METRICS_ADDRESS", ""), metavar="IP")
-    where.add_argument(
-        "--plugins-dir", type=Path, default=Path("/var/lib/kubelet/plugins"), metavar="DIR", help="%(default)s"
-    )
+    add_plugins_dir(where)
+    add_driver_root_mount(where)
     where.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), metavar="DIR", help="%(default)s")
     where.add_argument("--proc-root", type=Path, default=Path("/proc"), metavar="DIR", help="%(default)s")
 
@@ -115,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 def collect(args: argparse.Namespace) -> tuple[Mapping[str, bytes], Mapping[str, str]]:
     """Files by path, and what could not be had, with the reason. All parts side by side, within the timeout."""
     places = Places(
-        state_dir=args.plugins_dir / DRIVER_NAME,
+        state_dir=get_state_dir(args),
         cdi_dir=args.cdi_dir,
         proc_root=args.proc_root,
         node_name=args.node_name,
@@ -125,7 +124,7 @@ def collect(args: argparse.Namespace) -> tuple[Mapping[str, bytes], Mapping[str,
     nvml = partial(
         collect_nvml,
         places.state_dir,
-        partial(open_nvml, args.nvml),
+        partial(open_nvml, args.nvml, args.driver_root_mount or Path("/")),
         call_timeout_s=min(_CALL_S, args.timeout / 2),
         timeout_s=args.timeout / 2,
     )

@@ -7,12 +7,10 @@ next look at the machine.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Final
 
-from tesela.cli.node_arguments import add_plugins_dir
+from tesela.cli.node_arguments import add_plugins_dir, get_state_dir
 from tesela.core.errors import StateError
-from tesela.core.model import DRIVER_NAME
 from tesela.core.roster import plan_forget
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.records import RecordStore
@@ -36,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Forgets the GPU. StateError or TryAgain says why not."""
-    state_dir: Path = args.plugins_dir / DRIVER_NAME
+    state_dir = get_state_dir(args)
     store, records = RosterStore(state_dir), RecordStore(state_dir)
     if not store.path.exists():
         raise StateError(f"{store.path} does not exist: no driver ever ran here, or --plugins-dir is another folder")

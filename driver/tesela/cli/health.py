@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tesela.cli.health_signals import render_signals
-from tesela.cli.node_arguments import add_output, add_plugins_dir, get_user, parse_reason
+from tesela.cli.node_arguments import add_output, add_plugins_dir, get_state_dir, get_user, parse_reason
 from tesela.core.errors import StateError
 from tesela.core.health.model import Clearance, Counted, Finding, HealthState, NodeHealth
 from tesela.core.health.rules import plan_clear
 from tesela.core.health.signals import DEFAULT_HEALTH_POLICY
-from tesela.core.model import DRIVER_NAME, Placement
+from tesela.core.model import Placement
 from tesela.core.roster import KnownGpu, Roster
 from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.documents.policy import read_policy
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         policy = read_policy(args.policy) if args.policy else DEFAULT_POLICY
         print(render_signals(policy.health, as_json=args.output == "json"))
         return 0
-    state_dir: Path = args.plugins_dir / DRIVER_NAME
+    state_dir = get_state_dir(args)
     roster_store = RosterStore(state_dir)
     if not roster_store.path.exists():
         raise StateError(

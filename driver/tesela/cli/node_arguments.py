@@ -8,19 +8,57 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tesela.core.model import DRIVER_NAME
+
+DEFAULT_KUBELET_ROOT: Final = "/var/lib/kubelet"
 _LONGEST_REASON: Final = 256
 """It is in every sentence to a pod that waits, in Events, and in every claim's status."""
 
 
-def add_plugins_dir(parser: argparse.ArgumentParser) -> None:
-    """Declares `--plugins-dir`."""
+def add_plugins_dir(parser: argparse._ActionsContainer) -> None:
+    """Declares `--plugins-dir` and `--kubelet-root`; `get_plugins_dir` and `get_state_dir` read them."""
+    add_kubelet_root(parser)
     parser.add_argument(
         "--plugins-dir",
         type=Path,
-        default=Path("/var/lib/kubelet/plugins"),
         metavar="DIR",
-        help="the kubelet's folder of plugins, as given to tesela plugin (default: %(default)s)",
+        help="the kubelet's folder of plugins, as given to tesela plugin (default: plugins in --kubelet-root)",
     )
+
+
+def add_kubelet_root(parser: argparse._ActionsContainer) -> None:
+    """Declares `--kubelet-root`."""
+    parser.add_argument(
+        "--kubelet-root",
+        type=Path,
+        default=Path(os.environ.get("TESELA_KUBELET_ROOT") or DEFAULT_KUBELET_ROOT),
+        metavar="DIR",
+        help=f"the kubelet's own folder, its --root-dir (env TESELA_KUBELET_ROOT; default {DEFAULT_KUBELET_ROOT})",
+    )
+
+
+def add_driver_root_mount(parser: argparse._ActionsContainer) -> None:
+    """Declares `--driver-root-mount`; None where nobody says."""
+    parser.add_argument(
+        "--driver-root-mount",
+        type=Path,
+        default=Path(text) if (text := os.environ.get("TESELA_DRIVER_ROOT_MOUNT")) else None,
+        metavar="DIR",
+        help="where this process sees --driver-root: libnvidia-ml.so.1 and nvidia-smi are sought there "
+        "(env TESELA_DRIVER_ROOT_MOUNT; default: --driver-root)",
+    )
+
+
+def get_state_dir(args: argparse.Namespace) -> Path:
+    """The driver's own folder, in the folder of plugins that `args` name."""
+    return get_plugins_dir(args) / DRIVER_NAME
+
+
+def get_plugins_dir(args: argparse.Namespace) -> Path:
+    """The folder of plugins that `args` name."""
+    plugins_dir: Path | None = args.plugins_dir
+    kubelet_root: Path = args.kubelet_root
+    return plugins_dir or kubelet_root / "plugins"
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

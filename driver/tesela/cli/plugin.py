@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tesela.cli.node_arguments import add_driver_root_mount, add_plugins_dir, get_plugins_dir
 from tesela.core.dns import is_dns_subdomain
 from tesela.core.errors import StartError
 from tesela.edge.telemetry.logs import LEVELS, LogFormat
@@ -102,29 +103,28 @@ def _add_watching(watching: argparse._ArgumentGroup) -> None:
 
 
 def _add_paths(paths: argparse._ArgumentGroup) -> None:
-    paths.add_argument("--plugins-dir", type=Path, default=Path("/var/lib/kubelet/plugins"), help="%(default)s")
+    add_plugins_dir(paths)
     paths.add_argument(
-        "--registry-dir", type=Path, default=Path("/var/lib/kubelet/plugins_registry"), help="%(default)s"
+        "--registry-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the kubelet looks for plugins' sockets (default: plugins_registry in --kubelet-root)",
     )
     paths.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="%(default)s")
     paths.add_argument(
         "--pod-resources",
         type=Path,
-        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         metavar="SOCKET",
-        help="where the kubelet tells which GPUs a device plugin gave to pods: they are tainted (%(default)s)",
+        help="where the kubelet tells which GPUs a device plugin gave to pods: they are tainted "
+        "(default: pod-resources/kubelet.sock in --kubelet-root)",
     )
     paths.add_argument(
         "--driver-root",
         type=Path,
         default=Path("/"),
-        help="root of the GPU driver on the host (/); today only the default of --driver-root-mount",
+        help="root of the GPU driver on the host (/)",
     )
-    paths.add_argument(
-        "--driver-root-mount",
-        type=Path,
-        help="where this process sees it: nvidia-smi is sought there, for time slicing (default: --driver-root)",
-    )
+    add_driver_root_mount(paths)
     paths.add_argument("--dev-root", type=Path, default=Path("/"), help="folder on the host that holds dev/ (/)")
     paths.add_argument("--dev-root-mount", type=Path, help="where this process sees it (default: --dev-root)")
     paths.add_argument("--proc-root", type=Path, default=Path("/proc"), help="the host's /proc (%(default)s)")
@@ -162,8 +162,8 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         kubeconfig=args.kubeconfig or None,
         nvml=args.nvml,
         policy=args.policy,
-        plugins_dir=args.plugins_dir,
-        registry_dir=args.registry_dir,
+        plugins_dir=get_plugins_dir(args),
+        registry_dir=args.registry_dir or args.kubelet_root / "plugins_registry",
         cdi_dir=args.cdi_dir,
         driver_root=args.driver_root,
         driver_root_mount=args.driver_root_mount or args.driver_root,
@@ -173,7 +173,7 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         sys_root=args.sys_root,
         driver_wait_s=args.driver_wait,
         nvml_timeout_s=args.nvml_timeout,
-        pod_resources=args.pod_resources,
+        pod_resources=args.pod_resources or args.kubelet_root / "pod-resources/kubelet.sock",
         metrics_port=_read_port(args.metrics_port),
         metrics_address=args.metrics_address,
         traces=args.traces,

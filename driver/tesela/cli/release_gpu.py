@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tesela.cli.node_arguments import add_output, add_plugins_dir, get_user, parse_reason
+from tesela.cli.node_arguments import add_output, add_plugins_dir, get_state_dir, get_user, parse_reason
 from tesela.core.errors import StateError, TryAgain
-from tesela.core.model import DRIVER_NAME
 from tesela.core.released import NOT_RELEASED, RELEASE_LABEL, Released, Request, Source
 from tesela.edge.kube.times import render_time
 from tesela.edge.store.locks import FileLocks, hold
@@ -60,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Asks, and waits. StateError or TryAgain says why not, or why not yet."""
-    state_dir: Path = args.plugins_dir / DRIVER_NAME
+    state_dir = get_state_dir(args)
     if not state_dir.is_dir():
         raise StateError(f"{state_dir} does not exist: no driver ever ran here, or --plugins-dir is another folder")
     reason = parse_reason(args)

@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tesela.cli.node_arguments import add_output, add_plugins_dir
+from tesela.cli.node_arguments import add_output, add_plugins_dir, get_state_dir
 from tesela.core.errors import StateError
-from tesela.core.model import DRIVER_NAME
 from tesela.core.sweep import Found, Outcome, SweepReport
 from tesela.edge.kube.times import render_time
 from tesela.edge.store.sweep import SweepStore
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Shows the report. StateError says why there is none."""
-    store = SweepStore(args.plugins_dir / DRIVER_NAME)
+    store = SweepStore(get_state_dir(args))
     report = store.read_report()
     if report is None:
         raise StateError(

@@ -19,6 +19,7 @@ from tesela.core.health.signals import MODE_HELD
 from tesela.core.model import DRIVER_NAME
 from tesela.core.released import Released, describe_released
 from tesela.core.shape import DEFAULT_POLICY
+from tesela.edge.backends import open_library_file
 from tesela.edge.documents.policy import read_policy
 from tesela.edge.host.host import Host
 from tesela.edge.host.nvidia_smi import NvidiaSmi
@@ -26,7 +27,6 @@ from tesela.edge.kube.port import Kube
 from tesela.edge.kubelet.pod_resources import PodResources
 from tesela.edge.kubelet.port import NodeService
 from tesela.edge.kubelet.server import KubeletServer
-from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml, name_unread
 from tesela.edge.store.cdi_files import CdiFiles
 from tesela.edge.store.health import HealthStore
@@ -231,7 +231,7 @@ def build_release(
         OpenMark(FileLocks(config.state_dir).folder),
         on_change=on_change,
         on_failure=on_failure,
-        library=LibraryFile() if config.nvml == "real" else None,
+        library=open_library_file(config.nvml, config.driver_root_mount),
     )
 
 

@@ -22,13 +22,16 @@ _PERIOD_S: Final = 2.0
 _SAY_EVERY_S: Final = 60.0
 
 _CAUSES: Final[dict[int, str]] = {
-    codes.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not found: is the driver installed, and its library folder mounted "
-    "and in LD_LIBRARY_PATH?",
+    codes.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not found: is the driver installed? In a container, mount the "
+    "host's root and point --driver-root-mount at it",
     codes.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded: look at `lsmod` and `dmesg` on the node",
     codes.LIB_RM_VERSION_MISMATCH: "libnvidia-ml.so.1 does not match the loaded kernel module: an upgrade is half "
     "done; reload the module or reboot",
     codes.FUNCTION_NOT_FOUND: "libnvidia-ml.so.1 is too old (MIG needs R470 or later): upgrade the driver",
 }
+
+_OWN_WORDS: Final = frozenset({codes.LIBRARY_NOT_FOUND, codes.DRIVER_NOT_LOADED})
+"""Where a backend may know more than NVML's words: which folders were searched, whose socket nobody serves."""
 
 
 def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event, library: LibraryFile | None = None) -> bool:
@@ -61,6 +64,6 @@ def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event, library: Libr
 def _describe(error: NvmlError | TryAgain) -> str:
     if not isinstance(error, NvmlError):
         return str(error)
-    if error.code == codes.DRIVER_NOT_LOADED and error.text not in {"", codes.TEXTS[error.code]}:
-        return error.text  # not NVML's words: a backend without a kernel module, such as simulated GPUs behind a socket
+    if error.code in _OWN_WORDS and error.text not in {"", codes.TEXTS[error.code]}:
+        return error.text
     return _CAUSES.get(error.code, str(error))

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator
 
 from tesela import __version__
 from tesela.core.errors import NvmlError, StartError, TeselaError
-from tesela.edge.backends import open_nvml
+from tesela.edge.backends import open_library_file, open_nvml
 from tesela.edge.documents.policy import read_policy
 from tesela.edge.kube.client import KubeClient
 from tesela.edge.kube.config import load_config
 from tesela.edge.kube.port import Kube
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.library_file import LibraryFile
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.locks import FileLocks
 from tesela.edge.telemetry.logs import LogFormat, configure_logs, log_everything
@@ -59,7 +58,7 @@ def _run(config: PluginConfig) -> int:
     watched = Observability(config)
     kube = KubeClient(load_config(config.kubeconfig), telemetry=watched.telemetry)
     nvml = WatchedNvml(
-        open_nvml(config.nvml),
+        open_nvml(config.nvml, config.driver_root_mount),
         timeout_s=config.nvml_timeout_s,
         telemetry=watched.telemetry,
         mark=FileLocks(config.state_dir).call_marks.hold,
@@ -83,7 +82,7 @@ def _run_watched(
 ) -> int:
     files = build_release_files(config, kube)
     if may_open(nvml, files):
-        library = LibraryFile() if config.nvml == "real" else None
+        library = open_library_file(config.nvml, config.driver_root_mount)
         if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop, library=library):
             return 0
     plugin = Plugin(config, kube, nvml, on_failed=stop.set, telemetry=watched.telemetry, release_files=files)

@@ -15,20 +15,10 @@ from typing import Final
 
 from tesela.core.config import TimeSliceInterval
 from tesela.core.errors import TryAgain
+from tesela.edge.host.driver_root import NVML_LIBRARY, PROGRAM_FOLDERS, find_library, find_program
 
 _TIMEOUT_S: Final = 10.0
 _KILLED_WAIT_S: Final = 1.0
-_PROGRAM_FOLDERS: Final = ("usr/bin", "usr/local/bin", "bin", "opt/bin", "usr/local/nvidia/bin", "opt/nvidia/bin")
-_LIBRARY_FOLDERS: Final = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/local/nvidia/lib64",
-)
-_LIBRARY: Final = "libnvidia-ml.so.1"
 _INTERVAL: Final = re.compile(rf"\b({'|'.join(TimeSliceInterval)})\b", re.IGNORECASE)
 
 
@@ -97,20 +87,18 @@ class NvidiaSmi:
     def _find_program(self, what: str) -> Path:
         if self._path is not None:
             return self._path
-        for folder in _PROGRAM_FOLDERS:
-            program = self._root / folder / "nvidia-smi"
-            if program.is_file():
-                return program
+        program = find_program(self._root, "nvidia-smi")
+        if program is not None:
+            return program
         raise TryAgain(
-            f"cannot {what}: there is no nvidia-smi in {', '.join(_PROGRAM_FOLDERS)} below {self._root}: point "
+            f"cannot {what}: there is no nvidia-smi in {', '.join(PROGRAM_FOLDERS)} below {self._root}: point "
             "--driver-root-mount at the host's driver, or take timeSlicingConfig out of the claim's config"
         )
 
     def _render_environment(self) -> dict[str, str]:
         if self._root == Path("/"):
             return {}
-        libraries = (self._root / folder / _LIBRARY for folder in _LIBRARY_FOLDERS)
-        library = next((path for path in libraries if path.exists()), None)
+        library = find_library(self._root, NVML_LIBRARY)
         return {"LD_PRELOAD": str(library)} if library is not None else {}
 
 

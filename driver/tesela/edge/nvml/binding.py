@@ -6,6 +6,8 @@ Used by `native` and its parts only. What the calls mean does not belong here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import CDLL
+from pathlib import Path
 from typing import Any, Final
 
 import pynvml
@@ -21,6 +23,21 @@ NO_SUCH_VERSION: Final = frozenset({codes.FUNCTION_NOT_FOUND, codes.ARGUMENT_VER
 _LOWEST: Final = -(2**31)
 _HIGHEST: Final = 2**31 - 1
 """What every parameter holds that is passed as a bare number: NVML has signed enums and small unsigned ids."""
+
+
+def load_library(find: Callable[[], Path]) -> None:
+    """Have the binding use the file that `find` names, from its first call in this process on. NvmlError: it cannot.
+
+    The binding asks for the library by its bare name, and the dynamic linker answers with one of that SONAME that is
+    loaded already (dlopen(3)). Once the binding has it there is no other: a second file would be loaded for nothing.
+    """
+    if pynvml.nvmlLib is not None:
+        return
+    path = find()
+    try:
+        CDLL(str(path))
+    except OSError as error:
+        raise NvmlError(codes.LIBRARY_NOT_FOUND, FUNCTIONS["init"], f"{path} cannot be loaded: {error}") from error
 
 
 def instance_id(value: Any) -> int | None:

@@ -6,6 +6,7 @@ the kernel module, and surely differs from what new containers are given. Linux 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -15,10 +16,14 @@ _Identity: TypeAlias = tuple[int, int, int, int]
 
 
 class LibraryFile:
-    """The file behind the library. `maps` is this process's list of mapped files."""
+    """The file behind the library. `maps` is this process's list of mapped files.
 
-    def __init__(self, maps: Path = Path("/proc/self/maps")) -> None:
+    `find` tells where a new process would find the library now; None: at the name by which this one has it mapped.
+    """
+
+    def __init__(self, maps: Path = Path("/proc/self/maps"), *, find: Callable[[], Path | None] | None = None) -> None:
         self._maps = maps
+        self._find = find
         self._path: Path | None = None
         self._loaded: _Identity | None = None
         self._seen: _Identity | None = None
@@ -27,7 +32,8 @@ class LibraryFile:
         """Remember the file, once the library is loaded; called again it changes nothing."""
         if self._path is None:
             self._path = _find_mapped(self._maps)
-            self._loaded = self._seen = _identify(self._path)
+            if self._path is not None:
+                self._loaded = self._seen = self._look()
 
     def describe_change(self) -> str:
         """A sentence if another file has stood in its place for two looks in a row, else "".
@@ -37,10 +43,13 @@ class LibraryFile:
         self.note()
         if self._path is None or self._loaded is None:
             return ""
-        before, self._seen = self._seen, _identify(self._path)
+        before, self._seen = self._seen, self._look()
         if self._seen is None or self._seen == self._loaded or self._seen != before:
             return ""
         return f"{self._path} was replaced since this process loaded it"
+
+    def _look(self) -> _Identity | None:
+        return _identify(self._path if self._find is None else self._find())
 
 
 def _find_mapped(maps: Path) -> Path | None:

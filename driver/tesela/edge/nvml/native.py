@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pynvml
@@ -19,7 +20,7 @@ import pynvml
 from tesela.core.errors import NvmlError
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.binding import NO_SUCH_VERSION, checked, instance_id, with_version
+from tesela.edge.nvml.binding import NO_SUCH_VERSION, checked, instance_id, load_library, with_version
 from tesela.edge.nvml.event_set import OpenEventSets
 from tesela.edge.nvml.functions import FUNCTIONS
 from tesela.edge.nvml.native_events import NativeEvents
@@ -55,15 +56,21 @@ _ADDRESSING_MODES: Final = {0: "None", 1: "HMM", 2: "ATS"}
 
 
 class NativeNvml:
-    """The host's NVML. The library is loaded by `init`; without it that raises LIBRARY_NOT_FOUND."""
+    """The host's NVML. The library is loaded by the first `init` of a process; without it, LIBRARY_NOT_FOUND.
 
-    def __init__(self) -> None:
+    `find_library` says which file that is, or raises NvmlError; None: whatever the dynamic linker finds by its name.
+    """
+
+    def __init__(self, find_library: Callable[[], Path] | None = None) -> None:
+        self._find_library = find_library
         self._handles: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._inits = 0
         self._event_sets = OpenEventSets()
 
     def init(self) -> None:
+        if self._find_library is not None:
+            load_library(self._find_library)
         checked("init", pynvml.nvmlInitWithFlags, 0)
         with self._lock:
             self._inits += 1
