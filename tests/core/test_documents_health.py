@@ -80,7 +80,7 @@ def test_noise_is_refused(noise):
 
 
 def test_a_later_release_is_named():
-    document = json.loads(ONE) | {"version": 2}
+    document = json.loads(ONE) | {"version": 3}
 
-    with pytest.raises(OtherRelease, match="version 2"):
+    with pytest.raises(OtherRelease, match="version 3"):
         decode_health(json.dumps(document).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from tesela.core.errors import StateError, TryAgain
@@ -11,6 +12,9 @@ from tesela.core.shape import Policy, PolicyRule, Shape
 from tesela.edge.embedded.faults import FlakyKube, unavailable
 from tesela.edge.kube.port import RESOURCE_CLAIMS
 from tesela.edge.simulator.faults import Fault
+from tesela.edge.store.sweep import SweepStore
+from tesela.plugin.recover import Recovery
+from tesela.plugin.sweep import Sweeper
 
 STATIC = Policy(rules=(PolicyRule(mode=Shape.STATIC),))
 
@@ -191,6 +195,33 @@ def test_a_record_of_another_release_is_not_guessed_at(world, ref):
     world.kube.delete(RESOURCE_CLAIMS, ref.name, ref.namespace)
 
     assert "version 9" in world.unprepare(ref)
+
+
+@pytest.fixture
+def foreign(world, ref):
+    """A record of another release. Its CDI file and its claim would tell what to rebuild a damaged one from."""
+    ours = world.record_path(ref).read_bytes()
+    foreign = b'{"version": 9, "record": {}}'
+    world.record_path(ref).write_bytes(foreign)
+    yield foreign
+    world.record_path(ref).write_bytes(ours)
+
+
+@pytest.mark.parametrize("call", ["prepare", "unprepare"])
+def test_a_record_of_another_release_is_not_rebuilt_over(world, ref, foreign, call):
+    said = str(getattr(world, call)(ref))
+
+    assert (re.findall("run the release of tesela", said), world.record_path(ref).read_bytes()) == (
+        ["run the release of tesela"],
+        foreign,
+    )
+
+
+def test_a_start_and_a_sweep_leave_a_record_of_another_release_alone(world, ref, foreign):
+    world.start()
+    Sweeper(world.node, Recovery(world.node), SweepStore(world.state_dir)).sweep()
+
+    assert (world.record_path(ref).read_bytes(), set_aside(world)) == (foreign, [])
 
 
 # A record that is gone

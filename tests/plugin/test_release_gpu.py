@@ -349,7 +349,7 @@ def test_damage_while_nvml_is_released_does_not_open_it(desk):
 
 
 def test_a_file_of_another_release_asks_for_the_same(desk):
-    desk.store.path.write_bytes(b'{"version": 2, "released": {"why": "unknown"}}')
+    desk.store.path.write_bytes(b'{"version": 3, "released": {"why": "unknown"}}')
 
     assert not may_open(desk.nvml, desk.files)
 

@@ -177,7 +177,7 @@ def test_a_roster_that_is_whole_is_left_alone(world):
 def test_a_roster_of_another_release_is_left_alone(world):
     publish(world)
     before = store(world).path.read_text()
-    text = json.dumps({**json.loads(before), "version": 2})
+    text = json.dumps({**json.loads(before), "version": 3})
     store(world).path.write_text(text)
 
     with pytest.raises(StartError, match="run the release of tesela that wrote it"):

@@ -36,7 +36,7 @@ def test_what_another_process_wrote_is_noticed(store, tmp_path):
     assert [*seen, store.read_health()] == [ILL, WORSE]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"\x00" * 64, b'{"version": 2, "health": {}}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b"\x00" * 64, b'{"version": 3, "health": {}}'])
 def test_a_damaged_file_is_named(store, damage):
     store.path.write_bytes(damage)
 
@@ -77,7 +77,7 @@ def test_a_copy_holds_what_was_written_last(store, tmp_path):
     assert HealthStore(tmp_path).read_copy() == WORSE
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 2, "health": {}}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 3, "health": {}}'])
 def test_a_copy_that_is_damaged_itself_is_none(store, damage):
     store.path.with_name("health.copy.json").write_bytes(damage)
 

@@ -99,7 +99,7 @@ def test_before_the_first_sweep_it_says_so(tmp_path, capsys):
     assert (code, "no driver has swept here yet" in said) == (1, True)
 
 
-@pytest.mark.parametrize("damage", [b"", b"noise", b'{"version": 2, "sweep": {}}'])
+@pytest.mark.parametrize("damage", [b"", b"noise", b'{"version": 3, "sweep": {}}'])
 def test_a_damaged_report_is_said_to_be_that(tmp_path, store, capsys, damage):
     store.path.write_bytes(damage)
 

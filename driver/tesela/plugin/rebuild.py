@@ -12,7 +12,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tesela.core.config import DeviceConfig, resolve_config
-from tesela.core.errors import ApiError, ApiNotFound, ClaimRefused, DocumentError, NvmlError, StateError, TryAgain
+from tesela.core.errors import (
+    ApiError,
+    ApiNotFound,
+    ClaimRefused,
+    DocumentError,
+    NvmlError,
+    OtherRelease,
+    StateError,
+    TryAgain,
+)
 from tesela.core.model import ClaimRef, Shape
 from tesela.core.prepare import check_not_held
 from tesela.core.record import (
@@ -37,10 +46,13 @@ log = logging.getLogger(__name__)
 def read_or_rebuild(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimRecord | None:
     """The claim's record, rebuilt where its file is damaged or gone. The caller holds the claim's lock and no GPU's.
 
-    StateError with a sentence where it is damaged and nothing to rebuild it from is within reach.
+    StateError with a sentence where it is damaged and nothing to rebuild it from is within reach. OtherRelease where
+    another release wrote it: that is no damage, and what it says more than we can read must not be lost.
     """
     try:
         return node.records.read(ref.uid) or restore_lost(node, ref.uid)
+    except OtherRelease as error:
+        raise OtherRelease(f"claim {ref.namespace}/{ref.name}: {error}; nothing of it is touched") from error
     except StateError as error:
         rebuilt = rebuild_from_files(node, ref.uid) or _rebuild_from_claim(node, ref, deadline)
         if rebuilt is None and _was_cut_off(node, ref.uid):

@@ -174,8 +174,14 @@ def renew(node: Node, record: ClaimRecord) -> ClaimRecord:
 
 
 def rebuild(node: Node, damaged: UnreadableRecord) -> ClaimRecord | None:
-    """Rebuild a damaged record from its CDI file, where it has one and nobody holds its claim."""
+    """Rebuild a damaged record from its CDI file, where it has one and nobody holds its claim.
+
+    One of another release is left to that release: its CDI file, too, may hold less than it does.
+    """
     log.error("%s: %s", damaged.path, damaged.problem)
+    if damaged.foreign:
+        node.announcer.announce_unreadable(f"{damaged.problem}; until then its claim stays as it is")
+        return None
     try:
         lock = node.locks.claim_lock(damaged.uid)
         if not lock.acquire(0):

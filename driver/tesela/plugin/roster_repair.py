@@ -18,6 +18,7 @@ from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
 from tesela.plugin.announce import UNHEARD, Announces
+from tesela.plugin.newer_files import refuse_newer_files
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,11 @@ def repair_roster(
 ) -> None:
     """Put the roster back where it is damaged, or gone under claims. StartError says what to do where that cannot be.
 
-    A copy that differs from a roster that is whole is written anew, so that it is the last one when it is needed.
+    A copy that differs from a roster that is whole is written anew, so that it is the last one when it is needed. So is
+    a roster that an older release wrote: by its version that release, rolled back to, refuses to start, before it takes
+    what else we write for damage.
     """
+    refuse_newer_files(store, records)
     with hold(locks.roster_lock(), _LOCK_TIMEOUT_S, "the roster of GPUs"):
         try:
             roster = _check(store, records)
@@ -61,7 +65,7 @@ def _check(store: RosterStore, records: RecordStore) -> Roster:
 
 def _renew_copy(store: RosterStore, roster: Roster) -> None:
     """It lags where a process died between the two writes, was damaged itself, or a release without copies ran."""
-    if roster in (EMPTY_ROSTER, store.read_copy()):
+    if roster == EMPTY_ROSTER or (roster == store.read_copy() and store.is_of_today(roster)):
         return
     try:
         store.write_roster(roster)

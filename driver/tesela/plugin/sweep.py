@@ -179,7 +179,8 @@ def _perform(node: Node, repair: Repair) -> None:
             if damaged is None:
                 raise InHand("its record is whole by now")
             if rebuild(node, damaged) is None:
-                raise StateError(f"{damaged.problem}; it is rebuilt when the kubelet prepares or unprepares the claim")
+                hope = "it is left to that" if damaged.foreign else "the kubelet's next call for the claim rebuilds it"
+                raise StateError(f"{damaged.problem}; {hope}")
             attempt_recovery(node, uid)
         case RemoveFiles():
             if remove_orphan(node, uid) is not None:

@@ -70,6 +70,10 @@ class CopiedFile(Generic[T]):
         except (StateError, TryAgain):
             return None
 
+    def is_of_today(self, value: T) -> bool:
+        """Whether the file is, byte by byte, what `write` makes of `value`: not one that an older release wrote."""
+        return read_file(self._path) == self._encode(value)
+
     def write(self, value: T) -> None:
         """Puts both on disk, files and folder synced. TryAgain or StateError leave the file as it was."""
         data = self._encode(value)

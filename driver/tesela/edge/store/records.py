@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from os import DirEntry, scandir
 from pathlib import Path
 
-from tesela.core.errors import ClaimRefused, StateError
+from tesela.core.errors import ClaimRefused, OtherRelease, StateError
 from tesela.core.record import ClaimRecord, ClaimState
 from tesela.core.release import render_unpreparing
 from tesela.edge.documents.record import decode_record, encode_record
@@ -32,11 +32,15 @@ RACY_NS = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRecord:
-    """A record file that does not decode. `problem` is a sentence; `uid` is what the file's name says."""
+    """A record file that does not decode. `problem` is a sentence; `uid` is what the file's name says.
+
+    One that is `foreign` is not damaged: another release of tesela wrote it, and its bytes must stay.
+    """
 
     uid: str
     path: Path
     problem: str
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,10 @@ class RecordStore:
         return self._claims / f"{check_uid(uid)}.json"
 
     def read(self, uid: str) -> ClaimRecord | None:
-        """The record on disk, None where there is none. StateError where it is unreadable, naming the file."""
+        """The record on disk, None where there is none.
+
+        StateError where it is unreadable, OtherRelease where another release wrote it; both name the file.
+        """
         path = self.path(uid)
         data = read_file(path)
         return None if data is None else _with_mark(_decode(uid, path, data), _get_mode(path))
@@ -95,7 +102,8 @@ class RecordStore:
             try:
                 looked = self._look(uid, entry)
             except (StateError, ClaimRefused) as error:
-                unreadable.append(UnreadableRecord(uid=uid, path=Path(entry.path), problem=str(error)))
+                foreign = isinstance(error, OtherRelease)
+                unreadable.append(UnreadableRecord(uid=uid, path=Path(entry.path), problem=str(error), foreign=foreign))
                 continue
             if looked is None:
                 continue
@@ -197,6 +205,8 @@ def _scan(folder: Path) -> tuple[DirEntry[str], ...]:
 def _decode(uid: str, path: Path, data: bytes) -> ClaimRecord:
     try:
         record = decode_record(data)
+    except OtherRelease as error:
+        raise OtherRelease(f"{path}: {error}") from error
     except StateError as error:
         raise StateError(f"{path}: {error}") from error
     if record.claim.uid != uid:
