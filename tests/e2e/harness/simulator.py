@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from e2e.harness.cluster import Cluster
 from e2e.harness.processes import Process, wait_until
 from e2e.harness.tesela_command import find_nvml_library, find_tesela
 from tesela.core.errors import NvmlError
+from tesela.edge.host.driver_root import NVML_LIBRARY
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import GpuInstanceProfileInfo
 from tesela.edge.simulator.admin import SimulatorAdmin
@@ -40,7 +42,7 @@ class Seen:
 
 
 class Simulator:
-    """One machine's GPUs; `host` is the root of its stand-in /proc, /sys and /dev, `driver_root` holds nvidia-smi."""
+    """One machine's GPUs; `host` is the root of its stand-in /proc, /sys and /dev, `driver_root` the driver's."""
 
     def __init__(self, cluster: Cluster, gpus: str) -> None:
         self.cluster = cluster
@@ -50,6 +52,9 @@ class Simulator:
         self.driver_root = cluster.sandbox.folder / "driver-root"
         self.nvidia_smi_log = self.driver_root / "nvidia-smi.log"
         _write_nvidia_smi(self.driver_root / "usr" / "bin" / "nvidia-smi", self.nvidia_smi_log)
+        library = self.driver_root / "usr" / "lib64" / NVML_LIBRARY
+        library.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(find_nvml_library(), library)
         argv = [find_tesela(), "sim", "serve", "--gpus", gpus, "--socket", self.socket, "--host-root", self.host]
         self.process = Process(cluster.sandbox, "simulator", argv)
         cluster.processes["simulator"] = self.process
