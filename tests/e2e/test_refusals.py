@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from e2e.harness.cluster import Cluster
+from e2e.harness.config_policy import without_config_policy
 from e2e.harness.node import Node
 from e2e.harness.pods import (
     Namespace,
@@ -17,6 +21,13 @@ from tesela.edge.kube.port import Json
 GPUS = "h100-80gb"
 FAILED = "FailedPrepareDynamicResources"
 WHOLE = render_request("core", device_class="gpu.nvidia.com")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_policy(cluster: Cluster) -> Iterator[None]:
+    """What prepare refuses where the API server let it through: tests/e2e/test_admission.py has the other half."""
+    with without_config_policy(cluster):
+        yield
 
 
 def time_slicing(interval: str) -> Json:
