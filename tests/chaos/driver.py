@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import resource
 import subprocess
 import sys
@@ -14,21 +15,37 @@ from polling import until
 from tesela.core.errors import TryAgain
 from tesela.edge.kubelet.client import PluginClient
 
-_TESELA = "import sys; from tesela.cli.main import main; sys.exit(main())"
+TESELA = "import sys; from tesela.cli.main import main; sys.exit(main())"
 START_TIMEOUT_S = 60.0
 """For Python and gRPC to come up on a machine where others work."""
 LOG_LINES = 20
 
 
-class DriverProcess:
-    """One driver from its start to its end, with the kubelet's connection to it. TryAgain where it does not come up."""
+def render_environment(release: Path | None) -> dict[str, str]:
+    """This process's environment, in which `tesela` is that of the folder `release`, else this checkout's."""
+    return {**os.environ, **({} if release is None else {"PYTHONPATH": str(release)})}
 
-    def __init__(self, arguments: list[str], registry_dir: Path, pod_uid: str, tell: Callable[[str], None]) -> None:
+
+class DriverProcess:
+    """One driver from its start to its end, with the kubelet's connection to it. TryAgain where it does not come up.
+
+    `release` is the folder of another release's package, where it is not this checkout's.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        registry_dir: Path,
+        pod_uid: str,
+        tell: Callable[[str], None],
+        release: Path | None = None,
+    ) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=LOG_LINES)
         self._tell = tell
         # Its log goes into a pipe: a file would be on the disk that is made full.
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _TESELA, "plugin", f"--pod-uid={pod_uid}", *arguments],
+            [sys.executable, "-c", TESELA, "plugin", f"--pod-uid={pod_uid}", *arguments],
+            env=render_environment(release),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -59,15 +59,15 @@ class ChaosNode:
         self.exchanging = threading.Lock()
         self._driver: DriverProcess | None = None
 
-    def start(self) -> None:
-        """Everything serves, and a complete pool is published."""
+    def start(self, release: Path | None = None) -> None:
+        """Everything serves, and a pool is published; by the driver of another `release` where one is given."""
         self._simulator.start()
         smi = self.folder / "host/usr/bin/nvidia-smi"
         smi.parent.mkdir(parents=True)
         smi.write_text(_SMI)
         smi.chmod(0o755)
         self._server.write_kubeconfig(self.folder / "kubeconfig")
-        self._driver = self.make_driver()
+        self._driver = self.make_driver(release)
         until(lambda: self.cluster.peek(RESOURCE_SLICES), START_TIMEOUT_S)
 
     @property
@@ -76,10 +76,10 @@ class ChaosNode:
         assert self._driver is not None, "start comes first"
         return self._driver
 
-    def make_driver(self) -> DriverProcess:
-        """A driver of a new pod over the same folders and GPUs."""
+    def list_arguments(self) -> list[str]:
+        """The driver's, but for its pod."""
         host = self.folder / "host"
-        arguments = [
+        return [
             f"--node-name={NODE_NAME}",
             f"--kubeconfig={self.folder / 'kubeconfig'}",
             f"--nvml=simulated:unix:{self.folder / 'sim.sock'}",
@@ -92,10 +92,14 @@ class ChaosNode:
             f"--proc-root={host / 'proc'}",
             f"--sys-root={host / 'sys'}",
         ]
+
+    def make_driver(self, release: Path | None = None) -> DriverProcess:
+        """A driver of a new pod over the same folders and GPUs."""
         end_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                return DriverProcess(arguments, self.registry_dir, f"pod-{next(self._pods)}", self._tell)
+                pod_uid = f"pod-{next(self._pods)}"
+                return DriverProcess(self.list_arguments(), self.registry_dir, pod_uid, self._tell, release)
             except TryAgain:
                 # One that ends at its start, as while the API is away that a roster is rebuilt from, is started again.
                 if time.monotonic() > end_s:
@@ -108,13 +112,13 @@ class ChaosNode:
             self._wait_for_calls()
             self._driver = self.make_driver()
 
-    def restart_driver(self, meanwhile: Callable[[], None]) -> None:
-        """A stop in order, then a new one; `meanwhile` happens while there is none."""
+    def restart_driver(self, meanwhile: Callable[[], None], release: Path | None = None) -> None:
+        """A stop in order, then a new one (of `release`); `meanwhile` happens while there is none."""
         with self.exchanging:
             self.driver.stop()
             self._wait_for_calls()
             meanwhile()
-            self._driver = self.make_driver()
+            self._driver = self.make_driver(release)
 
     def overlap_drivers(self) -> None:
         """A rolling update: the successor serves before its predecessor ends."""
