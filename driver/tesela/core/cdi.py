@@ -76,13 +76,14 @@ def render_claim_cdi(
     device_nodes: Sequence[Sequence[DeviceNode]],
     metadata_paths: Mapping[str, str],
     annotations: Mapping[str, str] | None = None,
+    driver_edits: Mapping[str, Any] | None = None,
 ) -> Json:
     """The CDI document of a claim whose partitions live.
 
     `common_nodes` go to every container of the claim, `device_nodes` (parallel to `record.devices`, none empty) to
     those that were given that device. `metadata_paths` maps base request names to their metadata files on the host;
-    a request without one gets no mount. `annotations` stand on the document, for our own use. StateError where a
-    partition has no UUID yet.
+    a request without one gets no mount. `annotations` stand on the document, for our own use. `driver_edits` are what
+    every container gets of the driver's files (`core/driver_files.py`). StateError where a partition has no UUID yet.
     """
     environment = {request: _render_environment(record, request) for request in _base_requests(record)}
     mounted: set[str] = set()
@@ -96,7 +97,8 @@ def render_claim_cdi(
             mounted.add(device.base_request)
             edits["mounts"] = [_render_mount(record, device.base_request, metadata_paths[device.base_request])]
         devices.append({"name": name, "containerEdits": edits})
-    common: Json = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    common: Json = dict(driver_edits or {})
+    common["env"] = ["NVIDIA_VISIBLE_DEVICES=void", *common.get("env", ())]
     if common_nodes:
         common["deviceNodes"] = [_render_node(node) for node in common_nodes]
     document: Json = {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices, "containerEdits": common}
