@@ -44,6 +44,8 @@ DEBIAN = {
     "openssl": "openssl",
     "nsenter": "util-linux",
     "mount": "mount",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
 }
 
 

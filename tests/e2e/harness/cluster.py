@@ -129,6 +129,11 @@ class Cluster:
         ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
         self.run([*ctr, "tasks", "kill", "--signal", "SIGKILL", container_id])
 
+    def import_image(self, archive: Path) -> None:
+        """Gives containerd the image of an OCI archive, such as `container_image.build_image()`; two seconds of it."""
+        ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
+        self.run([*ctr, "images", "import", "--local", archive])
+
     def stop_control_plane(self) -> None:
         """SIGKILL to the API server, the scheduler and the controller manager; etcd keeps every object."""
         for name in ("apiserver", "scheduler", "controller-manager"):
@@ -211,8 +216,7 @@ class Cluster:
         for reference in (images.PAUSE, images.BUSYBOX):
             archive = self.sandbox.folder / "image.tar"
             images.write_image(archive, reference, ["sleep", "2147483647"])
-            ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
-            self.run([*ctr, "images", "import", "--local", archive])
+            self.import_image(archive)
 
     def _has_containerd(self) -> bool:
         """Whether the kubelet's service answers, which is the last to come up: a kubelet that finds it away ends."""

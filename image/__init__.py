@@ -1,0 +1,1 @@
+"""Builds the container image: locked wheels, a Debian tree, a container engine, what is in the result."""

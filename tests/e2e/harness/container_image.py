@@ -1,0 +1,57 @@
+"""The image that the DaemonSet runs, built of this checkout's Dockerfile on a Debian tree, once per content.
+
+It has python3 (`/opt/tesela/bin/python3`, with the driver's packages) and no shell: a test that needs one runs
+`images.BUSYBOX`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+from built_once import get_cache
+from e2e.harness.build import HarnessError
+from e2e.harness.progress import say, step
+
+ROOT = Path(__file__).resolve().parents[3]
+INPUTS = ("Dockerfile", "image", "pyproject.toml", "README.md", "LICENSE", "driver/tesela")
+REFERENCE = "tesela:0.1.0"
+"""What the manifests say."""
+
+
+def build_image(reference: str = REFERENCE) -> Path:
+    """The OCI archive of `reference`: two minutes at the first call, half a minute after a change, then nothing."""
+    archive = get_cache() / f"image-{_digest(reference)}.tar"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with archive.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs on one machine build once
+        if not archive.exists():
+            command = [sys.executable, "-m", "image", "build", "--engine", "buildah", "--base", "debian-tree"]
+            command += ["--tag", reference, "--output", str(archive)]
+            with step("building the container image"):
+                done = subprocess.run(
+                    command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+                )
+            if done.returncode:
+                raise HarnessError(f"`{' '.join(command)}` failed:\n{done.stderr[-3000:]}")
+    return archive
+
+
+def _digest(reference: str) -> str:
+    digest = hashlib.sha256(reference.encode())
+    for name in INPUTS:
+        path = ROOT / name
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(ROOT)} {file.stat().st_size} ".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    try:
+        say(f"ready: {build_image()}")
+    except HarnessError as error:
+        sys.exit(f"[e2e] {error}")
