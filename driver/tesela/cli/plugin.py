@@ -9,6 +9,7 @@ from typing import Final
 
 from tesela.cli.node_arguments import add_driver_root_mount, add_plugins_dir, get_plugins_dir
 from tesela.core.dns import is_dns_subdomain
+from tesela.core.driver_files import LibraryMode
 from tesela.core.errors import StartError
 from tesela.edge.telemetry.logs import LEVELS, LogFormat
 from tesela.plugin.config import PluginConfig
@@ -56,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     gpus.add_argument(
         "--policy", type=Path, help="policy file: what each GPU offers, and what its health means (default: on demand)"
+    )
+    gpus.add_argument(
+        "--driver-libraries",
+        default=os.environ.get("TESELA_DRIVER_LIBRARIES", LibraryMode.AUTO),
+        metavar="HOW",
+        help="how containers get the GPU driver's libraries: toolkit (as the host's nvidia-ctk says), mount (each by "
+        "its SONAME), none, or auto: the first of these that works (env TESELA_DRIVER_LIBRARIES; default auto)",
     )
     gpus.add_argument(
         "--driver-wait", type=float, default=600.0, metavar="S", help="seconds to wait for the GPU driver (default 600)"
@@ -152,6 +160,8 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
     for flag, folder in (("--proc-root", args.proc_root), ("--sys-root", args.sys_root)):
         if not folder.is_dir():
             raise StartError(f"{flag} {folder} is no folder here: mount the host's there, or point the flag at it")
+    if args.driver_libraries not in list(LibraryMode):
+        raise StartError(f"--driver-libraries is {args.driver_libraries!r}: give one of {', '.join(LibraryMode)}")
     if args.log_format not in list(LogFormat):
         raise StartError(f"--log-format is {args.log_format!r}: give one of {', '.join(LogFormat)}")
     if args.log_level not in LEVELS:
@@ -174,6 +184,7 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         driver_wait_s=args.driver_wait,
         nvml_timeout_s=args.nvml_timeout,
         pod_resources=args.pod_resources or args.kubelet_root / "pod-resources/kubelet.sock",
+        driver_libraries=LibraryMode(args.driver_libraries),
         metrics_port=_read_port(args.metrics_port),
         metrics_address=args.metrics_address,
         traces=args.traces,

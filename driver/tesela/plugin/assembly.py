@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from tesela.core.device_plugins import PluginUse
+from tesela.core.driver_files import LibraryMode
 from tesela.core.health.model import Reach
 from tesela.core.health.observations import Wedged
 from tesela.core.health.signals import MODE_HELD
@@ -21,14 +22,17 @@ from tesela.core.released import Released, describe_released
 from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.backends import open_library_file
 from tesela.edge.documents.policy import read_policy
+from tesela.edge.host.driver_files import DriverTree
 from tesela.edge.host.host import Host
 from tesela.edge.host.nvidia_smi import NvidiaSmi
+from tesela.edge.host.toolkit import Toolkit
 from tesela.edge.kube.port import Kube
 from tesela.edge.kubelet.pod_resources import PodResources
 from tesela.edge.kubelet.port import NodeService
 from tesela.edge.kubelet.server import KubeletServer
 from tesela.edge.nvml.watchdog import WatchedNvml, name_unread
 from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.driver_files import DriverFilesStore
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.metadata_files import MetadataFiles
@@ -40,6 +44,7 @@ from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.plugin.announce import UNHEARD, Announcer, Announces
 from tesela.plugin.claim_status import ClaimStatusWriter
 from tesela.plugin.config import PluginConfig
+from tesela.plugin.driver_files import DriverFilesKeeper
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.health.observers import Observers, build_observers
@@ -130,6 +135,8 @@ def build_parts(
     usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
     sampling = () if config.metrics_port is None else (usage,)  # only a scrape asks for it
     asking = () if given is None else (given,)
+    files_of_driver = node.workload.driver_files
+    looking = () if files_of_driver is None else (files_of_driver,)  # first: recovery waits for it already
     server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
     server.serve_health(report)
     return Parts(
@@ -141,8 +148,13 @@ def build_parts(
         sweeper=sweeper,
         release=release,
         usage=usage,
-        pausable={"a look at the GPUs": observers, "a sweep": sweeper, "a look at what claims use": usage},
-        background=(node.health, observers, sweeper, release, *sampling, *asking, statuses, announcer),
+        pausable={
+            "a look at the GPUs": observers,
+            "a sweep": sweeper,
+            "a look at what claims use": usage,
+            **({} if files_of_driver is None else {"the container toolkit": files_of_driver}),
+        },
+        background=(*looking, node.health, observers, sweeper, release, *sampling, *asking, statuses, announcer),
     )
 
 
@@ -308,4 +320,18 @@ def _build_workload(
         nvml=nvml,
         lookout=lookout,
         health=lambda: health.health,
+        driver_files=_build_driver_files(config, lookout),
+    )
+
+
+def _build_driver_files(config: PluginConfig, lookout: Lookout) -> DriverFilesKeeper | None:
+    if config.driver_libraries is LibraryMode.NONE:
+        return None
+    tree = DriverTree(driver_root=config.driver_root, driver_root_mount=config.driver_root_mount)
+    return DriverFilesKeeper(
+        tree,
+        Toolkit(tree),
+        DriverFilesStore(config.state_dir),
+        mode=config.driver_libraries,
+        driver_version=lambda: lookout.roster.driver_version,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tesela.core.driver_files import LibraryMode
 from tesela.core.model import DRIVER_NAME
 from tesela.edge.telemetry.logs import LogFormat
 
@@ -36,6 +37,7 @@ class PluginConfig:
     driver_wait_s: float
     nvml_timeout_s: float
     pod_resources: Path | None = None
+    driver_libraries: LibraryMode = LibraryMode.AUTO
     metrics_port: int | None = None
     metrics_address: str = ""
     traces: bool = False

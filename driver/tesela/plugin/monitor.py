@@ -120,13 +120,22 @@ class Monitor(PausablePart):
         )
 
     def restore_files(self) -> None:
-        """Write again what vanished of the files of prepared claims, or cannot be loaded any more."""
+        """Write again what vanished of the files of prepared claims, or cannot be loaded any more.
+
+        And what names files of a GPU driver that was replaced: a container that starts anew would find them missing.
+        """
         prepared = [one for one in self._node.records.list().records if one.state is ClaimState.PREPARED]
         present = self._node.workload.list_complete_claims()  # looked at last: a file is older than its record
+        outdated = self._node.workload.list_outdated_claims()
         for record in prepared:
-            if record.claim.uid in present or self._is_stale(record):
+            uid = record.claim.uid
+            if (uid in present and uid not in outdated) or self._is_stale(record):
                 continue
-            if recover_claim(self._node, record.claim.uid):  # else it was being given back
+            if not recover_claim(self._node, uid):
+                continue  # it was being given back
+            if uid in present:
+                log.info("files of claim %s were written again: what it gets of the GPU driver changed", record.claim)
+            else:
                 log.warning("files of claim %s vanished or broke; they were written again", record.claim)
 
     def _is_stale(self, record: ClaimRecord) -> bool:

@@ -134,6 +134,7 @@ def _prepare_locked(
     gpu_uuids = set(record.gpu_uuids if record else ()) | {one.gpu_uuid for one in (request.wanted if request else ())}
     with node.telemetry.phase(Phase.RECOVERY):
         node.gate.wait(gpu_uuids, deadline)
+        node.workload.wait(deadline)
     with node.hold_gpus(gpu_uuids, deadline):
         record = node.records.read(ref.uid)
         if record is not None and _was_interrupted(node, record):

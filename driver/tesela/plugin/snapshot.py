@@ -35,6 +35,7 @@ def read_snapshot(parts: Parts, nvml: WatchedNvml, is_registered: Callable[[], b
         nvml_released=not nvml.is_open,
         event_set_open=parts.observers.events.is_open,
         orphans=count_orphans(report),
+        driver_files=keeper.files if (keeper := node.workload.driver_files) is not None else None,
         last_sweep_s=None if report is None else report.began_s + report.took_s,
     )
 

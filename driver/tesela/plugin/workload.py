@@ -24,6 +24,7 @@ from tesela.edge.nvml.port import Nvml
 from tesela.edge.store.cdi_files import CdiFiles
 from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.plugin.deadline import Deadline
+from tesela.plugin.driver_files import DriverFilesKeeper
 from tesela.plugin.lookout import Lookout
 from tesela.plugin.sentence import naming
 
@@ -43,37 +44,57 @@ class WorkloadFiles:
         nvml: Nvml,
         lookout: Lookout,
         health: Callable[[], NodeHealth] = lambda: ALL_HEALTHY,
+        driver_files: DriverFilesKeeper | None = None,
     ) -> None:
+        """Without `driver_files` containers get no libraries of the GPU driver."""
         self._cdi = cdi
         self._metadata = metadata
         self._host = host
         self._nvml = nvml
         self._lookout = lookout
         self._health = health
+        self._driver_files = driver_files
+        self._given: dict[str, str] = {}
+
+    @property
+    def driver_files(self) -> DriverFilesKeeper | None:
+        """Who knows what containers get of the driver's files; None: they get none."""
+        return self._driver_files
+
+    def wait(self, deadline: Deadline) -> None:
+        """Return when `write` will not have to wait for others, or at the deadline; before a GPU is locked."""
+        if self._driver_files is not None:
+            self._driver_files.wait(deadline)
 
     def write(self, record: ClaimRecord, deadline: Deadline | None = None) -> tuple[PreparedDevice, ...]:
         """Put the claim's files in place and return the answer for the kubelet. Device nodes use today's minors.
 
-        TryAgain instead of a call of NVML that would begin after `deadline`.
+        TryAgain instead of a call of NVML that would begin after `deadline`, and where it is not known in time what
+        containers get of the driver.
         """
         paths = {request: self._metadata.path(record.claim.uid, request) for request in find_requests(record)}
         for request in paths:
             attributes = {device.device: self._render_attributes(device) for device in record.devices}
             self._metadata.write(record.claim.uid, request, render_metadata(record, request, attributes))
+        given = self._driver_files.get(deadline) if self._driver_files is not None else None
         document = render_claim_cdi(
             record,
             common_nodes=self._host.list_common_nodes(),
             device_nodes=[self._list_nodes(record, device, deadline) for device in record.devices],
             metadata_paths={request: str(path) for request, path in paths.items()},
             annotations={_RECORD: encode_record(record).decode()},
+            driver_edits=given.edits if given is not None else None,
         )
         self._cdi.write(record.claim.uid, document)
+        if given is not None:
+            self._given[record.claim.uid] = given.digest
         return render_answer(record, render_cdi_ids(record))
 
     def remove(self, claim_uid: str) -> None:
         """Remove all files of the claim; nothing happens where there are none."""
         self._cdi.remove(claim_uid)
         self._metadata.remove(claim_uid)
+        self._given.pop(claim_uid, None)
 
     def read_record(self, claim_uid: str) -> ClaimRecord | None:
         """The record that the claim's CDI file carries; None without one, or where that file is damaged too."""
@@ -88,6 +109,16 @@ class WorkloadFiles:
     def list_complete_claims(self) -> frozenset[str]:
         """UIDs of the claims that have a CDI file of ours that a runtime can load, and the metadata that it mounts."""
         return frozenset(self._cdi.list_readable()).intersection(self._metadata.list_claims())
+
+    def list_outdated_claims(self) -> frozenset[str]:
+        """UIDs of the claims whose CDI file names what containers do not get of the driver any more.
+
+        Only of those that this process wrote: it writes all of them at its start.
+        """
+        digest = self._driver_files.digest if self._driver_files is not None else None
+        if digest is None:
+            return frozenset()
+        return frozenset(uid for uid, given in self._given.copy().items() if given != digest)
 
     def list_claims(self) -> tuple[str, ...]:
         """UIDs of the claims that have any file of ours."""

@@ -136,6 +136,12 @@ METRICS: Final = (
     ),
     Metric("tesela_event_set_open", Kind.GAUGE, (), "1 while NVML's events (Xids and others) are being listened to."),
     Metric(
+        "tesela_driver_libraries",
+        Kind.GAUGE,
+        ("source", "driver_version"),
+        "Always 1: how containers get the libraries of the GPU driver: toolkit, mount, or none.",
+    ),
+    Metric(
         "tesela_lock_wait_seconds",
         Kind.HISTOGRAM,
         ("lock",),

@@ -87,6 +87,8 @@ def _list_optional(snapshot: Snapshot) -> Iterator[tuple[str, Samples]]:
     }
     for name, value in values.items():
         yield name, [] if value is None else [((), value)]
+    files = snapshot.driver_files
+    yield "tesela_driver_libraries", [((files.source, files.driver_version), 1)] if files is not None else []
 
 
 def _list_usage(snapshot: Snapshot, names: Mapping[str, str]) -> Iterator[tuple[str, Samples]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tesela.core.driver_files import DriverFiles
 from tesela.core.health.model import ALL_HEALTHY, NodeHealth
 from tesela.core.record import ClaimRecord
 from tesela.core.room import Room
@@ -53,3 +54,4 @@ class Snapshot:
     event_set_open: bool | None = None
     orphans: Mapping[str, int] = field(default_factory=dict)
     last_sweep_s: float | None = None
+    driver_files: DriverFiles | None = None
