@@ -25,6 +25,7 @@ VERBS: Final[dict[str, str]] = {
     "forget": "drop a GPU that is gone for good from this node's roster",
     "release-gpu": "close NVML on this node for a driver upgrade or a GPU reset, and open it again",
     "bundle": "one archive of what explains a node's GPUs, for whoever is to help",
+    "uninstall-check": "which claims still need the driver, before it is removed from the cluster or a node",
     "gpu": "take GPUs or devices of the cluster out of service, and back: cordon, drain, uncordon",
 }
 
