@@ -57,13 +57,15 @@ lint: setup ## ruff, mypy --strict, import rules, drift of what is generated
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python daemonset/monitoring/generate.py --check
 	$(BIN)/python deviceclasses/generate.py --check
+	$(BIN)/python daemonset/chart/generate.py --check
 
 format: setup ## rewrites files as lint wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-catalogue: setup ## rewrites deviceclasses/profiles and the chart's copies, from deviceclasses/families.py
+catalogue: setup ## rewrites deviceclasses/profiles, and what the chart has from elsewhere
 	$(BIN)/python deviceclasses/generate.py
+	$(BIN)/python daemonset/chart/generate.py
 
 proto: setup ## regenerates driver/tesela/pb from proto/
 	$(BIN)/python proto/generate.py

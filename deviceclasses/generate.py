@@ -2,7 +2,7 @@
 """Writes `profiles/`: a file per model family, with a DeviceClass for the whole GPU and one per MIG profile.
 
 `--check` changes nothing, says which files differ from what it would write, and exits 1. The data is in `families.py`.
-The chart has the same files and general classes in its own folder, because a chart can read no other.
+daemonset/chart/generate.py copies the files into the chart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from families import FAMILIES, Family
 
 HERE = Path(__file__).resolve().parent
-CHART = HERE.parent / "daemonset" / "chart" / "tesela" / "files" / "deviceclasses"
+PROFILES = HERE / "profiles"
 ATTRIBUTES = 'device.attributes["gpu.nvidia.com"]'
 HEAD = "# Written by deviceclasses/generate.py from families.py; `make catalogue` writes it anew.\n"
 _SUFFIXES = {"": "", "+me": "-me", "+me.all": "-me-all", "+gfx": "-gfx", "-me": "-no-me"}
@@ -80,13 +80,9 @@ def render_kustomization() -> str:
 
 def render_files() -> dict[Path, str]:
     """Every file that is generated, by its path."""
-    families = {f"{family.name}.yaml": render_family(family) for family in FAMILIES}
-    general = {path.name: path.read_text() for path in HERE.glob("*.yaml") if path.name != "kustomization.yaml"}
     return {
-        HERE / "profiles" / "kustomization.yaml": render_kustomization(),
-        **{HERE / "profiles" / name: text for name, text in families.items()},
-        **{CHART / "profiles" / name: text for name, text in families.items()},
-        **{CHART / name: text for name, text in general.items()},
+        PROFILES / "kustomization.yaml": render_kustomization(),
+        **{PROFILES / f"{family.name}.yaml": render_family(family) for family in FAMILIES},
     }
 
 
@@ -97,8 +93,7 @@ def main() -> int:
     check = parser.parse_args().check
     texts = render_files()
     drifted = {path for path, text in texts.items() if not path.exists() or path.read_text() != text}
-    left_over = {path for folder in {path.parent for path in texts} - {HERE} for path in folder.glob("*.yaml")}
-    drifted |= left_over - set(texts)
+    drifted |= set(PROFILES.glob("*")) - set(texts)
     for path in sorted(drifted):
         if check:
             shown = path.relative_to(HERE.parent)
