@@ -19,7 +19,7 @@ _WHOLE = ("libc6", "libgcc-s1", "libstdc++6")
 """Packages whose shared libraries are kept whether or not something here links them."""
 _FILES = (
     *("/etc/os-release", "/usr/lib/os-release", "/etc/debian_version", "/etc/nsswitch.conf", "/etc/passwd"),
-    *("/etc/group", "/etc/services", "/etc/protocols", "/usr/share/common-licenses"),
+    *("/etc/group", "/usr/share/common-licenses"),
 )
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "var/run": "/run"}
 _FOLDERS = ("proc", "sys", "dev", "run", "root", "etc/ld.so.conf.d", "usr/lib64", "usr/sbin", "var/lib", "var/tmp")

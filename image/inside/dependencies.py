@@ -40,7 +40,9 @@ def main() -> None:
     Path("/build/wanted.txt").write_text("\n".join(wanted) + "\n")
     install("--find-links", "/build/wheels", "--require-hashes", "-r", "/build/wanted.txt")
     packages = next(HOME.glob("lib/python3.*/site-packages"))
-    trim(packages)
+    idle = trim(packages)
+    if idle:
+        sys.exit(f"image/inside/trim.py has patterns that fit no file: {', '.join(idle)}")
     for script in (HOME / "bin").iterdir():
         if not script.name.startswith("python"):
             script.unlink()
