@@ -1,0 +1,170 @@
+"""The Helm chart without a cluster: what it renders equals what kustomize builds, and what it refuses it says why."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from e2e.harness import build
+
+Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "daemonset" / "chart" / "tesela"
+OVERLAYS = ROOT / "daemonset" / "overlays"
+CATALOGUE = ROOT / "deviceclasses"
+OF_HELM = {"app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "helm.sh/chart"}
+FAMILIES = sorted(path.stem for path in (CATALOGUE / "profiles").glob("*.yaml") if path.stem != "kustomization")
+
+
+def run(*command: str | Path, ok: bool = True) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60)
+    assert (done.returncode == 0) is ok, done.stderr or done.stdout
+    return done.stdout if ok else done.stderr
+
+
+@cache
+def kustomize(folder: Path) -> dict[tuple[str, ...], Json]:
+    return index(run(build.build_cluster() / "kubectl", "kustomize", folder))
+
+
+def template(*flags: str, namespace: str = "tesela") -> dict[tuple[str, ...], Json]:
+    return index(run(build.build_helm(), "template", "tesela", CHART, "--namespace", namespace, *flags))
+
+
+def index(text: str) -> dict[tuple[str, ...], Json]:
+    """The objects of a stream by kind, namespace and name, as far as the two ways to deploy shall agree."""
+    found = {}
+    for one in filter(None, yaml.safe_load_all(text)):
+        normal = normalize(one)
+        key = (normal["kind"], normal["metadata"].get("namespace", ""), normal["metadata"]["name"])
+        assert key not in found, f"{key} stands there twice"
+        found[key] = normal
+    return found
+
+
+def normalize(obj: Json) -> Json:
+    """Without Helm's labels, and without what makes a changed policy roll the DaemonSet: each has a way of its own."""
+    text = re.sub(r'"(tesela-policy)-[a-z0-9]{10}"', r'"\1"', json.dumps(obj))
+    normal: Json = json.loads(text, object_hook=sort_lists)
+    labels = normal["metadata"].get("labels", {})
+    normal["metadata"]["labels"] = {name: value for name, value in labels.items() if name not in OF_HELM}
+    normal["metadata"].pop("annotations", None)
+    normal.get("spec", {}).get("template", {}).get("metadata", {}).get("annotations", {}).pop("checksum/policy", None)
+    if normal["kind"] == "ConfigMap":
+        normal["data"] = {name: yaml.safe_load(content) for name, content in normal["data"].items()}
+    return normal
+
+
+def sort_lists(obj: Json) -> Json:
+    """Lists that Kubernetes merges by a key have no order of their own."""
+    for name, key in {"volumes": "name", "volumeMounts": "name", "env": "name", "containers": "name"}.items():
+        if isinstance(obj.get(name), list) and all(isinstance(one, dict) for one in obj[name]):
+            obj[name] = sorted(obj[name], key=lambda one: one.get(key, ""))
+    return obj
+
+
+def without(objects: dict[tuple[str, ...], Json], *kinds: str) -> dict[tuple[str, ...], Json]:
+    return {key: one for key, one in objects.items() if key[0] not in kinds}
+
+
+@pytest.mark.parametrize(("overlay", "flags"), [("production", ()), ("simulated", ("--set", "gpus=simulated"))])
+def test_the_chart_renders_what_the_overlay_builds(overlay: str, flags: tuple[str, ...]) -> None:
+    """But for the namespace, which Helm makes itself, and the classes, which lie in a folder of their own."""
+    assert without(template(*flags), "DeviceClass") == without(kustomize(OVERLAYS / overlay), "Namespace")
+
+
+def test_its_classes_are_those_of_the_catalogue() -> None:
+    rendered = template("--set", f"deviceClasses.families={{{','.join(FAMILIES)}}}")
+
+    assert {key: one for key, one in rendered.items() if key[0] == "DeviceClass"} == {
+        **kustomize(CATALOGUE),
+        **kustomize(CATALOGUE / "profiles"),
+    }
+
+
+def test_another_namespace_is_used_everywhere() -> None:
+    objects = template("--set", "gpus=simulated", namespace="gpu-system")
+
+    text = json.dumps([{key: one for key, one in obj.items() if key != "metadata"} for obj in objects.values()])
+    assert {namespace for _, namespace, _ in objects} == {"", "default", "gpu-system"}
+    assert "serviceaccount:tesela:" not in text
+    assert '"namespace": "tesela"' not in text
+
+
+def test_a_changed_policy_changes_the_pods() -> None:
+    def checksum(*flags: str) -> str:
+        text = run(build.build_helm(), "template", "tesela", CHART, *flags)
+        return re.findall(r"checksum/policy: (\w+)", text)[0]
+
+    assert checksum() != checksum("--set", "policy.rules[0].mode=static")
+
+
+def test_values_reach_their_place() -> None:
+    values = {
+        "image": {"repository": "registry.example.com:5000/gpu/tesela", "tag": "0.2.0", "digest": f"sha256:{'a' * 64}"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "driverRoot": "/run/nvidia/driver",
+        "kubeletRoot": "/var/lib/k0s/kubelet",
+        "cdiRoot": "/etc/cdi",
+        "nodePlugin": {
+            "affinity": None,
+            "nodeSelector": {"pool": "gpus"},
+            "priorityClassName": "system-node-critical",
+            "metricsPort": 9500,
+            "logLevel": "debug",
+            "extraArgs": ["--nvml-timeout=30"],
+            "extraEnv": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector.monitoring:4318"}],
+        },
+    }
+    objects = template("--set-json", ",".join(f"{key}={json.dumps(value)}" for key, value in values.items()))
+
+    pod = objects["DaemonSet", "tesela", "tesela-node-plugin"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert container["image"] == f"registry.example.com:5000/gpu/tesela:0.2.0@sha256:{'a' * 64}"
+    assert (pod["imagePullSecrets"], pod["nodeSelector"]["pool"]) == ([{"name": "registry"}], "gpus")
+    assert (paths["driver-root"], paths["cdi"]) == ("/run/nvidia/driver", "/etc/cdi")
+    assert paths["registry"] == "/var/lib/k0s/kubelet/plugins_registry"
+    assert {"--driver-root=/run/nvidia/driver", "--cdi-dir=/etc/cdi", "--nvml-timeout=30"} <= set(container["args"])
+    assert (env["TESELA_KUBELET_ROOT"], env["TESELA_METRICS_PORT"]) == ("/var/lib/k0s/kubelet", "9500")
+    assert (env["TESELA_LOG_LEVEL"], "affinity" in pod) == ("debug", False)
+    assert ("PriorityClass", "", "tesela-node-plugin") not in objects
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--set", "gpus=fake"), "at '/gpus': value must be one of 'host', 'simulated'"),
+        (("--set", "imagee.tag=1"), "additional properties 'imagee' not allowed"),
+        (("--set", "kubeletRoot=var/lib"), "at '/kubeletRoot': 'var/lib' does not match pattern"),
+        (("--set", "nodePlugin.metricsPort=0"), "at '/nodePlugin/metricsPort': minimum: got 0, want 1"),
+        (("--set", "policy.rules[0].mode=all"), "at '/policy/rules/0/mode': value must be one of 'whole', 'onDemand'"),
+        (("--set", "policy.rule=x"), "at '/policy': additional properties 'rule' not allowed"),
+        (("--set", "deviceClasses.families={h100}"), "at '/deviceClasses/families/0': value must be one of 'a30-24gb'"),
+        (("--set", "nodePlugin.extraArgs={nvml}"), "at '/nodePlugin/extraArgs/0': 'nvml' does not match pattern"),
+        (
+            ("--set-json", 'nodePlugin.extraEnv=[{"name":"NODE_NAME"}]'),
+            "at '/nodePlugin/extraEnv/0/name': 'not' failed",
+        ),
+        (
+            ("--kube-version", "1.33.4"),
+            "chart requires kubeVersion: >=1.34.0-0 which is incompatible with Kubernetes v1.33",
+        ),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_a_wrong_value_is_refused_by_its_path(flags: tuple[str, ...], said: str) -> None:
+    answer = run(build.build_helm(), "template", "tesela", CHART, *flags, ok=False)
+
+    assert said in answer
+
+
+def test_helm_lint_has_nothing_to_say() -> None:
+    assert "0 chart(s) failed" in run(build.build_helm(), "lint", "--strict", CHART)
