@@ -155,7 +155,9 @@ def list_control_planes() -> list[str]:
 
 def read_control_plane_version(minor: str) -> str:
     """The release that the module of `minor` pins, such as v1.34.4."""
-    found = re.search(r"^\s*(?:require )?k8s\.io/kubernetes (v\S+)", (VERSIONS / minor / "go.mod").read_text(), re.M)
+    found = re.search(
+        r"^\s*(?:require )?k8s\.io/kubernetes (v\S+)", (VERSIONS / minor / "go.mod").read_text(), re.MULTILINE
+    )
     if found is None:
         raise HarnessError(f"{VERSIONS / minor / 'go.mod'} requires no k8s.io/kubernetes")
     return found[1]
