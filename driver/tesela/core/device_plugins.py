@@ -1,13 +1,14 @@
-"""GPUs that a device plugin has given to pods: nothing of them may be given a second time.
+"""A device plugin on the node of this driver: what it offers and what it gave must not be given a second time.
 
-The scheduler counts what device plugins give and what claims get apart, so a node with both gives one GPU twice. What
-NVIDIA's device plugin gave is known by its ids: a GPU's or a MIG device's UUID, or an index, and with time slicing or
-MPS each of these with a number behind `::`.
+The scheduler counts what device plugins give and what claims get apart, so a node with both gives one GPU twice. That
+NVIDIA's device plugin works here is known by the Node, whose status lists its resources. What it gave is known by its
+ids: a GPU's or a MIG device's UUID, or an index, and with time slicing or MPS each of these with a number behind `::`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,10 @@ from tesela.core.slices.state import FOREIGN_KEY, Fence, render_label_value
 
 RESOURCE_PREFIX: Final = "nvidia.com/"
 """Of the resources of NVIDIA's device plugin: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`, `nvidia.com/gpu.shared`."""
+_OFFERED: Final = re.compile(r"nvidia\.com/(gpu|mig-.+?)(\.shared)?")
+"""What it registers; others, such as SR-IOV plugins, offer network devices under the same prefix."""
+OFFERED_VALUE: Final = "device-plugin"
+"""The value of the taint on every device of a node that a device plugin works on."""
 _REPLICA: Final = "::"
 _OF_INDEX: Final = ":"
 
@@ -28,6 +33,23 @@ class PluginUse:
     resource: str
     device_id: str
     pod: str
+
+
+def list_offered(allocatable: Mapping[str, str]) -> tuple[str, ...]:
+    """Resources of a Node's status.allocatable that NVIDIA's device plugin offers now, as in `nvidia.com/gpu`.
+
+    The kubelet sets to 0 what a plugin offers that went away, and to its count again when it comes back.
+    """
+    return tuple(sorted(name for name, count in allocatable.items() if _OFFERED.fullmatch(name) and count != "0"))
+
+
+def plan_offered_fences(resources: Collection[str], roster: Roster) -> tuple[Fence, ...]:
+    """A taint `foreign` on every device of the node while a device plugin offers `resources` on it."""
+    if not resources:
+        return ()
+    return tuple(
+        Fence(gpu_uuid=known.gpu.uuid, placement=None, key=FOREIGN_KEY, value=OFFERED_VALUE) for known in roster.gpus
+    )
 
 
 def plan_plugin_fences(uses: Iterable[PluginUse], roster: Roster, live: Iterable[LivePartition]) -> tuple[Fence, ...]:

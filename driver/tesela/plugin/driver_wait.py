@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from tesela.core.errors import NvmlError, StartError, TryAgain
@@ -27,6 +28,10 @@ _CAUSES: Final[dict[int, str]] = {
     codes.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded: look at `lsmod` and `dmesg` on the node",
     codes.LIB_RM_VERSION_MISMATCH: "libnvidia-ml.so.1 does not match the loaded kernel module: an upgrade is half "
     "done; reload the module or reboot",
+    codes.NO_PERMISSION: "NVML may not use the GPU driver's device nodes: run tesela as root, in a privileged pod "
+    "with the host's /dev",
+    codes.UNKNOWN: "NVML answers Unknown Error, most often as the container's device cgroup denies /dev/nvidiactl: "
+    "run tesela in a privileged pod, or look at `dmesg` on the node",
     codes.FUNCTION_NOT_FOUND: "libnvidia-ml.so.1 is too old (MIG needs R470 or later): upgrade the driver",
 }
 
@@ -34,10 +39,18 @@ _OWN_WORDS: Final = frozenset({codes.LIBRARY_NOT_FOUND, codes.DRIVER_NOT_LOADED}
 """Where a backend may know more than NVML's words: which folders were searched, whose socket nobody serves."""
 
 
-def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event, library: LibraryFile | None = None) -> bool:
+def init_nvml(
+    nvml: Nvml,
+    *,
+    wait_s: float,
+    stop: threading.Event,
+    library: LibraryFile | None = None,
+    tell: Callable[[str], None] = lambda _sentence: None,
+) -> bool:
     """Initialize NVML, waiting up to `wait_s`. False: `stop` was set. StartError: it did not come, or never will.
 
     A library that was replaced since this process loaded it will never match: a new process has to load the new one.
+    `tell` hears what it waits for, for /readyz.
     """
     deadline = Deadline.after(wait_s)
     said: Deadline | None = None
@@ -52,6 +65,7 @@ def init_nvml(nvml: Nvml, *, wait_s: float, stop: threading.Event, library: Libr
                 raise StartError(f"{changed}, while it waited: {cause}; the next process loads the new one") from error
             if not deadline.left_s:
                 raise StartError(f"gave up after {wait_s:.0f} s without a GPU driver: {cause}") from error
+            tell(f"it waits for the GPU driver: {cause}")
             if said is None or not said.left_s:
                 log.warning("waiting for the GPU driver, %.0f s left: %s", deadline.left_s, cause)
                 said = Deadline.after(_SAY_EVERY_S)

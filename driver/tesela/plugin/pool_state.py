@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
-from tesela.core.device_plugins import PluginUse, plan_plugin_fences
+from tesela.core.device_plugins import PluginUse, plan_offered_fences, plan_plugin_fences
 from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout
 from tesela.core.model import LivePartition, Shape
 from tesela.core.released import NOT_RELEASED, Released, plan_released_fences
@@ -19,11 +19,17 @@ from tesela.plugin.side_by_side import run_side_by_side
 log = logging.getLogger(__name__)
 
 
-def read_pool_state(node: Node, released: Released = NOT_RELEASED, given: Iterable[PluginUse] = ()) -> PoolState:
+def read_pool_state(
+    node: Node,
+    released: Released = NOT_RELEASED,
+    given: Iterable[PluginUse] = (),
+    offered: Collection[str] = (),
+) -> PoolState:
     """The state of this node's pool. Records are read before and after the look at NVML (see `PoolState`).
 
     While NVML is `released` every device is tainted, and the partitions are those last seen. NvmlReleased: this process
-    has seen none, and what a GPU offers is what somebody else made on it. `given` is what a device plugin gave.
+    has seen none, and what a GPU offers is what somebody else made on it. `given` is what a device plugin gave,
+    `offered` what it offers on the node, where the two are not to share it.
     """
     if released.is_wanted and _must_look_first(node):
         raise NvmlReleased("static partitions are published when NVML is open again; what the API has of them stays")
@@ -42,6 +48,7 @@ def read_pool_state(node: Node, released: Released = NOT_RELEASED, given: Iterab
         fences=(
             *node.health.fences(),
             *plan_released_fences(released, roster),
+            *plan_offered_fences(offered, roster),
             *plan_plugin_fences(given, roster, live),
         ),
         health=node.health.health,

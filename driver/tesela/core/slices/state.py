@@ -27,6 +27,7 @@ MAX_TAINTS_BEFORE_1_35 = 4
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SPLIT_SINCE = (1, 35)
+_V1_SINCE = (1, 34)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -96,8 +97,17 @@ class ApiAbilities:
 
 def is_split_version(git_version: str) -> bool:
     """Whether an API server of this version (`v1.37.2`) takes counter sets only in slices of their own (since 1.35)."""
+    return _is_at_least(git_version, _SPLIT_SINCE)
+
+
+def is_v1_version(git_version: str) -> bool:
+    """Whether an API server of this version knows resource.k8s.io/v1 (since 1.34); one may still not serve it."""
+    return _is_at_least(git_version, _V1_SINCE)
+
+
+def _is_at_least(git_version: str, since: tuple[int, int]) -> bool:
     match = _VERSION.match(git_version)
-    return match is None or (int(match[1]), int(match[2])) >= _SPLIT_SINCE
+    return match is None or (int(match[1]), int(match[2])) >= since
 
 
 def render_label_value(text: str) -> str:

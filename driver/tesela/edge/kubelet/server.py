@@ -16,10 +16,12 @@ from pathlib import Path
 
 import grpc
 
+from tesela import __version__
 from tesela.core.errors import StartError, StateError
 from tesela.edge.kubelet.calls import Calls, DraV1, DraV1beta1
 from tesela.edge.kubelet.health import RESEND_S, HealthStreams, HealthV1, HealthV1alpha1
 from tesela.edge.kubelet.listener import SocketFile, remove_dead_sockets
+from tesela.edge.kubelet.namesake import add_identity
 from tesela.edge.kubelet.port import HealthSource, NodeService
 from tesela.edge.kubelet.registration import HEALTH_SERVICES, Registration
 from tesela.edge.kubelet.sockets import is_registrar_of, is_service_of_a_pod, plan_sockets
@@ -85,6 +87,7 @@ class KubeletServer:
         registration_grpc.add_RegistrationServicer_to_server(  # type: ignore[no-untyped-call]
             OwnThreads(self._registration, self._registrar_pool), self._server
         )
+        add_identity(self._server, self._registrar_pool, __version__)
 
     def serve_health(
         self, source: HealthSource, *, services: Sequence[str] = HEALTH_SERVICES, resend_s: float = RESEND_S
