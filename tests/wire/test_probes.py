@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from polling import until
 from tesela.core.errors import StartError, StateError
-from tesela.edge.telemetry.http import Answer, HttpServer, SingleFlight
+from tesela.edge.http.server import Answer, HttpServer, SingleFlight
 from watched_program import Watched, fetch
 
 OK = Answer(HTTPStatus.OK, b"fine\n")

@@ -18,10 +18,12 @@ from tesela.core.errors import TeselaError
 
 VERBS: Final[dict[str, str]] = {
     "plugin": "run the node driver: publish this node's GPUs and serve the kubelet",
+    "admission": "run the optional webhook that checks opaque configs against requests and DeviceClasses",
     "demo": "the main job on a simulated DGX in this process: no root, no GPU, no cluster",
     "sim": "run or act on the NVML simulator",
     "health": "what is wrong with this node's GPUs, and how to take it back",
     "sweep": "what the last sweep of this node found, repaired and left",
+    "adoption": "what the driver took over from NVIDIA's DRA driver on this node, or would take over now",
     "forget": "drop a GPU that is gone for good from this node's roster",
     "release-gpu": "close NVML on this node for a driver upgrade or a GPU reset, and open it again",
     "bundle": "one archive of what explains a node's GPUs, for whoever is to help",

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tesela.core.errors import TeselaError
-from tesela.edge.telemetry.http import Answer, HttpServer, SingleFlight
+from tesela.edge.http.server import Answer, HttpServer, SingleFlight
 from tesela.edge.telemetry.port import SILENT, Telemetry
 from tesela.edge.telemetry.recorder import Recorder
 from tesela.edge.telemetry.snapshot import Snapshot
@@ -50,7 +50,8 @@ class Observability:
         self._traces: Traces | None = None
         self._server: HttpServer | None = None
         self._parts: tuple[Fallible, ...] = ()
-        self._list_unready: Callable[[], Iterable[str]] = lambda: (_STARTING,)
+        self._waiting = _STARTING
+        self._list_unready: Callable[[], Iterable[str]] = lambda: (self._waiting,)
         if config.metrics_port is not None:
             from tesela.edge.telemetry.metrics import Metrics  # noqa: PLC0415 -- a megabyte that others save
 
@@ -73,6 +74,10 @@ class Observability:
         if self._server is not None:
             self._server.start()
             log.info("metrics and probes are served on port %d", self._server.port)
+
+    def tell_waiting(self, sentence: str) -> None:
+        """What the start waits for, until `attach`."""
+        self._waiting = sentence
 
     def attach(
         self,

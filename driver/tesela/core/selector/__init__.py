@@ -16,6 +16,7 @@ from tesela.core.selector.outcome import (
     SelectorRuntimeError,
     SelectorUndecided,
 )
+from tesela.core.selector.possible import may_select
 
 __all__ = [
     "SCALAR_KINDS",
@@ -29,4 +30,5 @@ __all__ = [
     "SelectorRuntimeError",
     "SelectorUndecided",
     "evaluate_selector",
+    "may_select",
 ]

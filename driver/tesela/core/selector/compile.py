@@ -60,7 +60,7 @@ class Program:
 def compile_selector(text: str) -> Program | CompileError | SelectorUndecided:
     """The program for `text`, or why there is none."""
     try:
-        tree = Tree(_run_env().compile(text, disable_check=True).serialize())
+        tree = parse_tree(text)
     except RuntimeError as error:
         return _compile_error(error)
     lacking = _lacking_function(tree.root) or _odd_use_of_device(tree.root) or _mixed_list(tree.root)
@@ -73,6 +73,11 @@ def compile_selector(text: str) -> Program | CompileError | SelectorUndecided:
     expression = _run_env().deserialize(tree.serialize())
     _guard_equality(tree.root)
     return Program(expression, _run_env().deserialize(tree.serialize()), domains)
+
+
+def parse_tree(text: str) -> Tree:
+    """The expression as parsed, macros expanded; RuntimeError where it cannot be."""
+    return Tree(_run_env().compile(text, disable_check=True).serialize())
 
 
 def _extensions() -> list[cel.CelExtensionBase]:
