@@ -33,8 +33,9 @@ def kustomize(folder: Path) -> dict[tuple[str, ...], Json]:
     return index(run(build.build_cluster() / "kubectl", "kustomize", folder))
 
 
-def template(*flags: str, namespace: str = "tesela") -> dict[tuple[str, ...], Json]:
-    return index(run(build.build_helm(), "template", "tesela", CHART, "--namespace", namespace, *flags))
+def template(*flags: str, namespace: str = "tesela", hooks: bool = False) -> dict[tuple[str, ...], Json]:
+    command = [build.build_helm(), "template", "tesela", CHART, "--namespace", namespace, *flags]
+    return index(run(*command, *([] if hooks else ["--no-hooks"])))
 
 
 def index(text: str) -> dict[tuple[str, ...], Json]:
@@ -77,6 +78,13 @@ def without(objects: dict[tuple[str, ...], Json], *kinds: str) -> dict[tuple[str
 def test_the_chart_renders_what_the_overlay_builds(overlay: str, flags: tuple[str, ...]) -> None:
     """But for the namespace, which Helm makes itself, and the classes, which lie in a folder of their own."""
     assert without(template(*flags), "DeviceClass") == without(kustomize(OVERLAYS / overlay), "Namespace")
+
+
+def test_its_check_before_a_removal_is_the_component() -> None:
+    """As hooks, which are there at that moment alone."""
+    hooks = {key: one for key, one in template(hooks=True).items() if key not in template()}
+
+    assert hooks == kustomize(ROOT / "daemonset" / "components" / "uninstall-check")
 
 
 def test_its_classes_are_those_of_the_catalogue() -> None:
