@@ -8,26 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e.harness import images
 from e2e.harness.node import Node
-from e2e.harness.pods import SLEEP, Namespace
-from tesela.edge.kube.port import Json
+from e2e.harness.pods import Namespace, fit_to_this_machine
 
 GPUS = "a100-40gb:mig,a100-40gb"
 EXAMPLE = Path(__file__).resolve().parents[2] / "deviceclasses" / "examples" / "bridge.yaml"
 POD, CONTAINER, CLAIM, REQUEST = "omniverse-local-bridge", "bridge", "gpu", "primary-rendering-core"
 METADATA = "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates"
 LIST_DEVICE_NODES = "cd /dev && ls -d nvidia* | grep -v caps$; ls -d nvidia-caps/*"
-
-
-def fit_to_this_machine(manifest: Json) -> Json:
-    """The manifest with an image that is here, and with less CPU and memory; everything else as shipped."""
-    if manifest["kind"] == "Pod":
-        (container,) = manifest["spec"]["containers"]
-        container.update(image=images.BUSYBOX, imagePullPolicy="Never", command=["sh", "-c", SLEEP])
-        for side in ("requests", "limits"):
-            container["resources"][side] = {"cpu": "100m", "memory": "64Mi"}
-    return manifest
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,63 @@
+"""A cluster of its own for what daemonset/ ships and removes. At the end: counts, and what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from e2e.harness import build, container_image, deployed
+from e2e.harness.cluster import NODE, Cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+_SUMMARY = pytest.StashKey["Summary"]()
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a person reads at the end."""
+
+    counts: dict[str, str] = field(default_factory=dict)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+    def count(self, what: str, number: object) -> None:
+        """Keeps a figure."""
+        self.counts[what] = str(number)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_SUMMARY] = Summary()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    summary = config.stash[_SUMMARY]
+    if summary.counts:
+        terminalreporter.section("the shipped manifests on a real cluster")
+        for what, number in summary.counts.items():
+            terminalreporter.write_line(f"{number:>12}  {what}")
+    if summary.refused:
+        terminalreporter.section(f"refused to the driver's token: {len(summary.refused)} attempts")
+        for attempt, answer in summary.refused:
+            terminalreporter.write_line(f"{attempt}\n    {answer}")
+
+
+@pytest.fixture(scope="session")
+def summary(pytestconfig: pytest.Config) -> Summary:
+    return pytestconfig.stash[_SUMMARY]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster with the image and the classes, and with nothing of daemonset/ yet."""
+    archive = container_image.build_image()
+    cluster = Cluster(build.prepare())
+    cluster.up()
+    try:
+        deployed.import_image(cluster, archive)
+        cluster.apply(ROOT / "deviceclasses")
+        for label in ("gpu.nvidia.com/simulated", "nvidia.com/gpu.present"):
+            cluster.kubectl("label", "node", NODE, f"{label}=true")
+        yield cluster
+    finally:
+        cluster.down()
