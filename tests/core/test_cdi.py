@@ -63,6 +63,31 @@ EDITS = {
                 },
             },
         },
+        "hooks": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["hookName", "path"],
+                "additionalProperties": False,
+                "properties": {
+                    "hookName": {
+                        "enum": [
+                            "prestart",
+                            "createRuntime",
+                            "createContainer",
+                            "startContainer",
+                            "poststart",
+                            "poststop",
+                        ]
+                    },
+                    "path": {"type": "string", "pattern": "^/"},
+                    "args": {"type": "array", "items": {"type": "string"}},
+                    "env": {"type": "array", "items": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*="}},
+                    "timeout": {"type": "integer"},
+                },
+            },
+        },
     },
 }
 CDI_SCHEMA = {
@@ -260,6 +285,38 @@ def test_a_partition_without_uuid_is_no_device_yet():
 def test_a_device_without_nodes_is_an_error():
     with pytest.raises(StateError, match="gpu-0 has no device node"):
         render_claim_cdi(record(whole()), common_nodes=(), device_nodes=[()], metadata_paths={})
+
+
+DRIVER_EDITS = {
+    "env": ["NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64"],
+    "mounts": [{"hostPath": "/lib/x", "containerPath": "/lib/x", "options": ["ro"]}],
+    "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook"]}],
+}
+
+
+def render_with_driver():
+    return render_claim_cdi(
+        record(whole()),
+        common_nodes=(CONTROL,),
+        device_nodes=[(GPU,)],
+        metadata_paths={},
+        annotations={"a.b/c": "d"},
+        driver_edits=DRIVER_EDITS,
+    )
+
+
+def test_what_containers_get_of_the_driver_stands_on_the_document():
+    common = render_with_driver()["containerEdits"]
+
+    assert (common["mounts"], common["hooks"]) == (DRIVER_EDITS["mounts"], DRIVER_EDITS["hooks"])
+
+
+def test_the_switch_that_keeps_nvidias_hook_out_stands_beside_the_drivers_variables():
+    assert render_with_driver()["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void", *DRIVER_EDITS["env"]]
+
+
+def test_a_document_with_the_drivers_files_keeps_the_rules():
+    CDI_RULES.validate(render_with_driver())
 
 
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +26,12 @@ TIMEOUT_S: Final = 15.0
 _KILLED_WAIT_S: Final = 1.0
 _HOST_PATH: Final = ":".join(f"/{folder}" for folder in ("usr/local/sbin", "usr/sbin", "sbin", *TOOLKIT_FOLDERS))
 _LINKER: Final = "LD_"
+_CHANGE_ROOT: Final = (
+    sys.executable,
+    "-ISc",
+    "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); os.execv(sys.argv[2], sys.argv[2:])",
+)
+"""In a process of its own: our image has no chroot program, and this process has threads."""
 _MESSAGE: Final = re.compile(r'level=(?:error|fatal) msg="((?:[^"\\]|\\.)*)"')
 _ALL_DEVICES: Final = ("--device-id=none",)
 """No device is described, only what all have in common: without it the toolkit refuses where every GPU is in MIG mode
@@ -71,11 +77,10 @@ class Toolkit:
     def _list_ways(self, program: PurePosixPath) -> Iterator[_Way]:
         generate = ("cdi", "generate", "--format=json")
         root, hook = self._tree.root, self._tree.find_hook()
-        changes_root = shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin:/bin")
-        if root != Path("/") and changes_root is not None and os.geteuid() == 0:
+        if root != Path("/") and os.geteuid() == 0:
             own = {name: value for name, value in os.environ.items() if not name.startswith(_LINKER)}
             yield _Way(
-                command=(changes_root, str(root), str(program), *generate, *_render_hook_flag(hook, "/")),
+                command=(*_CHANGE_ROOT, str(root), str(program), *generate, *_render_hook_flag(hook, "/")),
                 environment=own | {"PATH": _HOST_PATH},
                 seen_root="/",
             )
