@@ -291,6 +291,18 @@ def test_the_next_process_takes_over_with_the_lock(tmp_path):
         second.stop()
 
 
+def test_whoever_listens_hears_once_that_the_lock_is_ours():
+    bench, heard = Bench(lock=Lock(free=False)), []
+    bench.publisher.listen(lambda: heard.append(bench.lock.held))
+
+    bench.publisher.publish()
+    bench.lock.free = True
+    bench.publisher.publish()
+    bench.publisher.publish()
+
+    assert heard == [True]
+
+
 def test_it_publishes_by_itself():
     with running(Bench()) as bench:
         assert bench.publisher.published.wait(10)

@@ -132,6 +132,16 @@ def test_everything_is_sent_again_though_nothing_changes(make_health_server, wat
     assert watcher.wait_for(4)[:4] == [(WELL,)] * 4
 
 
+def test_everything_is_sent_again_when_asked_for(make_health_server, watch):
+    server = make_health_server(resend_s=600.0)
+    watcher = watch(server)
+    watcher.wait_for(1)
+
+    server.send_health_again()
+
+    assert watcher.wait_for(2) == [(WELL,)] * 2
+
+
 def test_a_storm_of_changes_is_sent_together(make_health_server, watch, health):
     watcher = watch(make_health_server(resend_s=600.0))
     watcher.wait_for(1)

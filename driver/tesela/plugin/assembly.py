@@ -139,6 +139,7 @@ def build_parts(
     looking = () if files_of_driver is None else (files_of_driver,)  # first: recovery waits for it already
     server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
     server.serve_health(report)
+    publisher.listen(server.send_health_again)  # when an older process ends, the kubelet forgets what both told
     return Parts(
         node=node,
         publisher=publisher,

@@ -98,6 +98,7 @@ class Publisher:
         self._writer = SliceWriter(kube, telemetry)
         self._selector = f"spec.driver={DRIVER_NAME},spec.nodeName={node_name}"
         self._held = False
+        self._on_held: Callable[[], None] = lambda: None
         self._node_uid = ""
         self._abilities: ApiAbilities | None = None
         self._last: Pool | None = None
@@ -130,6 +131,10 @@ class Publisher:
             return None
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         return f"the thread {dead[0]} has ended" if dead else None
+
+    def listen(self, on_held: Callable[[], None]) -> None:
+        """Calls `on_held`, from the publisher's thread, once the lock is ours: no older process serves this node now."""
+        self._on_held = on_held
 
     def start(self) -> None:
         """Starts publishing in the background."""
@@ -166,6 +171,8 @@ class Publisher:
             self._repairs.reset()
         if not self._held:
             self._held = self._lock.acquire(self._times.lock_wait_s)
+            if self._held:
+                self._on_held()
         if not self._held:
             if not self.published.is_set() and is_complete(self._list(), self._node_name):
                 self.published.set()

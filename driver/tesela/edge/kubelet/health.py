@@ -1,10 +1,11 @@
 """The services DRAResourceHealth v1 and v1alpha1: one stream per kubelet, told at once of what changes.
 
 Facts (pkg/kubelet/cm/dra of Kubernetes 1.37): the kubelet opens one stream after it registered the driver, and another
-5 s after one ended; with the stream's end it forgets all health of the driver. An entry holds for the seconds that it
-says itself, so everything is sent again well before that, though nothing changed. A report names every device, so that
-a stream that begins needs no history. `last_updated_time` is overwritten by the kubelet: a clock that jumps harms
-nothing, and time is measured here by a monotonic clock alone.
+5 s after one ended; with the stream's end it forgets all health of the driver, what another stream told included. So
+where two processes overlap in an update, the one that stays says everything anew once the other has gone. An entry
+holds for the seconds that it says itself, so everything is sent again well before that, though nothing changed. A
+report names every device, so that a stream that begins needs no history. `last_updated_time` is overwritten by the
+kubelet: a clock that jumps harms nothing, and time is measured here by a monotonic clock alone.
 
 A stream holds a thread as long as it lives. The threads are the streams' own, and the number of streams is bounded, so
 that no prepare ever waits for one: whoever opens one too many ends the oldest, which is the one most likely forgotten.
@@ -48,6 +49,7 @@ class _Stream:
     seen: int = 0
     looked_s: float = 0.0
     sent_s: float = 0.0
+    again: bool = False
     ended: bool = False
     waiting: bool = False
 
@@ -85,14 +87,21 @@ class HealthStreams:
             while True:
                 stream.looked_s = now_s = time.monotonic()
                 report = self._source.get_report()
-                if report != last or now_s - stream.sent_s >= self._resend_s:
-                    last, stream.sent_s = report, now_s
+                if report != last or stream.again or now_s - stream.sent_s >= self._resend_s:
+                    last, stream.sent_s, stream.again = report, now_s, False
                     yield render(report)
                 if not self._wait(stream):
                     break
         finally:
             self._forget(stream)
             _log.info("a stream of device health ended")
+
+    def send_again(self) -> None:
+        """Has every stream say everything now, though nothing changed."""
+        with self._changed:
+            for stream in self._streams:
+                stream.again = True
+        self._note_change()
 
     def close(self) -> None:
         """Ends every stream now; one that still comes ends at once. The pool is the server's to shut down."""

@@ -105,6 +105,11 @@ class KubeletServer:
         )
         self._registration.promise(services)
 
+    def send_health_again(self) -> None:
+        """Tells the kubelet the health of every device now; harmless where health is not served or nobody listens."""
+        if self._streams is not None:
+            self._streams.send_again()
+
     @property
     def health_streams(self) -> int:
         """How many streams of device health are open now."""
