@@ -133,7 +133,7 @@ class Publisher:
         return f"the thread {dead[0]} has ended" if dead else None
 
     def listen(self, on_held: Callable[[], None]) -> None:
-        """Calls `on_held`, from the publisher's thread, once the lock is ours: no older process serves this node now."""
+        """Calls `on_held`, from a thread of ours, once the lock is ours: no older process serves this node then."""
         self._on_held = on_held
 
     def start(self) -> None:
