@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpu_models import a100, h100, live, roster
 from slice_world import devices_of, state, taints_of
-from tesela.core.device_plugins import PluginUse, plan_plugin_fences
+from tesela.core.device_plugins import PluginUse, list_offered, plan_offered_fences, plan_plugin_fences
 from tesela.core.model import Placement
 
 ROSTER = roster(a100(0), h100(1))
@@ -60,3 +60,38 @@ def test_a_long_name_fits_a_label():
     (fence,) = plan_plugin_fences([use("1", pod=f"team/{'x' * 200}")], ROSTER, [])
 
     assert len(fence.value) == 63
+
+
+# What it offers
+
+
+@pytest.mark.parametrize(
+    "resource",
+    ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.10gb.me.shared"],
+)
+def test_a_resource_of_nvidia_s_device_plugin_is_offered(resource):
+    assert list_offered({"cpu": "4", resource: "2"}) == (resource,)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/hostdev", "nvidia.com/gpu-fabric", "example.com/gpu", "cpu"])
+def test_other_resources_are_not(resource):
+    assert list_offered({resource: "2"}) == ()
+
+
+def test_a_plugin_that_went_away_offers_nothing():
+    assert list_offered({"nvidia.com/gpu": "0"}) == ()
+
+
+def test_while_a_plugin_offers_gpus_every_device_is_tainted():
+    fences = plan_offered_fences(["nvidia.com/gpu"], ROSTER)
+
+    tainted = {taints_of(device) == {("gpu.nvidia.com/foreign", "device-plugin")} for device in list_devices(fences)}
+    assert tainted == {True}
+
+
+def test_without_an_offer_nothing_is_tainted():
+    assert plan_offered_fences([], ROSTER) == ()
+
+
+def list_devices(fences):
+    return list(devices_of(state(ROSTER, fences=fences)).values())
