@@ -1,5 +1,5 @@
-"""The Helm chart from its installation to its removal: upgrades roll the driver under a pod, wrong values change nothing,
-class names of others are left alone, and nothing is removed while claims need the driver."""
+"""The Helm chart from its installation to its removal: upgrades roll the driver under a pod, wrong values change
+nothing, class names of others are left alone, and nothing is removed while claims need the driver."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ KINDS = (
     "clusterroles,clusterrolebindings,priorityclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,"
     "serviceaccounts,roles,rolebindings,daemonsets,configmaps,networkpolicies,pods,jobs,deviceclasses"
 )
+LEFT = ("DeviceClass", "enterprise-nvidia-gpu")
+"""What a person made, and the release never was given."""
 OTHERS = ("mig.nvidia.com", "enterprise-nvidia-gpu")
 """Classes that are made without Helm, before the chart comes."""
 
@@ -174,10 +176,14 @@ def test_nothing_is_removed_while_a_claim_needs_the_driver(stage: Stage) -> None
     assert get_driver_uid(stage.cluster) == driver
 
 
-def test_after_that_the_release_can_be_upgraded_still(stage: Stage) -> None:
-    stage.helm.upgrade(VALUES)
+def test_a_rollback_withdraws_a_removal_that_was_stopped(stage: Stage) -> None:
+    """Helm calls the release `uninstalling` from then on, and upgrades none of that state."""
+    (release,) = json.loads(stage.helm.run("list", "--output=json"))
 
-    assert "deployed" in stage.helm.run("status", "tesela")
+    stage.helm.run("rollback", "tesela", release["revision"], "--wait", "--timeout=120s")
+
+    (release,) = json.loads(stage.helm.run("list", "--output=json"))
+    assert release["status"] == "deployed"
 
 
 def test_its_removal_leaves_what_is_not_its_own(stage: Stage) -> None:
@@ -185,7 +191,10 @@ def test_its_removal_leaves_what_is_not_its_own(stage: Stage) -> None:
 
     stage.helm.uninstall()
 
-    left = json.loads(stage.cluster.kubectl("get", KINDS, "-A", "-o", "json", "-l", "app.kubernetes.io/part-of=tesela"))
-    assert [(one["kind"], one["metadata"]["name"]) for one in left["items"]] == [
-        ("DeviceClass", "enterprise-nvidia-gpu")
-    ]
+    wait_until("nothing else is left", lambda: list_left(stage.cluster) == [LEFT], timeout_s=60)
+    assert list_left(stage.cluster) == [LEFT]
+
+
+def list_left(cluster: Cluster) -> list[tuple[str, str]]:
+    found = json.loads(cluster.kubectl("get", KINDS, "-A", "-o", "json", "-l", "app.kubernetes.io/part-of=tesela"))
+    return [(one["kind"], one["metadata"]["name"]) for one in found["items"]]
