@@ -81,6 +81,9 @@ def _check_files(world, records) -> None:
     for record in records:
         if record.state is not ClaimState.PREPARED or not all(_is_current(world, one) for one in record.devices):
             continue
+        if record.adopted and files.list_their_names(record.claim.uid):
+            assert files.read(record.claim.uid) is None, f"two CDI files name the devices of {record.claim}"
+            continue
         document = files.read(record.claim.uid)
         assert document is not None, f"prepared {record.claim} has no CDI file"
         text = json.dumps(document)

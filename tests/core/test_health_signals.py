@@ -16,6 +16,7 @@ from tesela.core.slices.state import render_label_value
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 KEYS = {
     *("xid", "ecc", "remap", "recovery-action", "gpu-lost", "gone", "wedged", "device-node", "fabric", "mode-held"),
+    "mps",
 }
 
 SPARING = ("wedged", "device-node")

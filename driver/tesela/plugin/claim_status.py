@@ -105,7 +105,7 @@ class ClaimStatusWriter(LoopPart):
         plans = {
             record.claim: statuses
             for record in self._records.list().records
-            if (statuses := plan_device_statuses(record, health, unread=unread))
+            if record.claim.name and (statuses := plan_device_statuses(record, health, unread=unread))
         }
         living = {ref.uid for ref in plans}
         self._known = {uid: known for uid, known in self._known.items() if uid in living}

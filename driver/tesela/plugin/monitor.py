@@ -125,7 +125,7 @@ class Monitor(PausablePart):
         And what names files of a GPU driver that was replaced: a container that starts anew would find them missing.
         """
         prepared = [one for one in self._node.records.list().records if one.state is ClaimState.PREPARED]
-        present = self._node.workload.list_complete_claims()  # looked at last: a file is older than its record
+        present = self._node.workload.list_complete_claims(prepared)  # last: a file is older than its record
         outdated = self._node.workload.list_outdated_claims()
         for record in prepared:
             uid = record.claim.uid

@@ -137,6 +137,9 @@ def _prepare_locked(
         node.workload.wait(deadline)
     with node.hold_gpus(gpu_uuids, deadline):
         record = node.records.read(ref.uid)
+        if record is not None and not record.claim.name:  # an adopted one, of which nobody told the name before
+            record = replace(record, claim=ref)
+            node.records.write(record)
         if record is not None and _was_interrupted(node, record):
             record = renew(node, record)
         if record is not None and _may_answer(node, record):

@@ -148,6 +148,10 @@ def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimR
             check_no_call(node, one.gpu_uuid, f"claim {ref.namespace}/{ref.name}: device {one.result.device}")
         others = tuple(record for record in list_holders(node)[0] if record.claim.uid != ref.uid)
         taken = _list_recorded_uuids(others)
+        if node.workload.has_theirs(ref.uid):
+            # NVIDIA's driver prepared it, and nothing tells any more whether it made the partitions: they stay.
+            theirs = [live for one in wanted for live in node.list_live(one.known)]
+            taken |= {live.mig_uuid for live in theirs if live.mig_uuid is not None}
         devices = tuple(_rebuild_device(node, one, config, taken) for one, config in zip(wanted, resolved, strict=True))
     complete = all(p.mig_uuid is not None for device in devices for p in device.partitions)
     return ClaimRecord(
@@ -155,6 +159,7 @@ def _rebuild_from_claim(node: Node, ref: ClaimRef, deadline: Deadline) -> ClaimR
         state=ClaimState.PREPARED if complete and _is_free(claim.ref, wanted, others) else ClaimState.UNPREPARING,
         devices=devices,
         pod_claim_name=claim.pod_claim_name,
+        adopted=node.workload.has_theirs(ref.uid),
     )
 
 

@@ -62,7 +62,7 @@ def look(node: Node, gone: GoneClaims, *, asking_s: float) -> Sight:
     """
     before = node.records.list().records
     roster, boot_id = node.lookout.roster, node.host.get_boot_id()
-    files, complete = frozenset(node.workload.list_claims()), node.workload.list_complete_claims()
+    files, complete = frozenset(node.workload.list_claims()), node.workload.list_complete_claims(before)
     present = [known for known in roster.gpus if known.present]
     looks = {known.gpu.uuid: partial(_look_at, node, known, _wants_time_slice(known, before)) for known in present}
     seen = run_side_by_side(looks, timeout_s=LOOK_TIMEOUT_S, name="sweep")
@@ -129,7 +129,7 @@ def _ask_api(
 ) -> tuple[dict[str, ClaimSight], tuple[str, ...]]:
     claims: dict[str, ClaimSight] = {}
     unknown: tuple[str, ...] = ()
-    asked = list(records)
+    asked = [record for record in records if record.claim.name]  # of an adopted one it may not be known yet
     for record in asked:
         if not deadline.left_s:
             unknown = ("there was no time to ask for all claims: the API, or who uses the devices of one, is slow",)

@@ -7,6 +7,7 @@ keyed by UID, is enough.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from tesela.core.model import ClaimRef
 from tesela.core.record import ClaimRecord
@@ -35,6 +36,7 @@ def unprepare_locked(node: Node, ref: ClaimRef, record: ClaimRecord | None, dead
     """The same with the claim's lock held and its record read."""
     with naming(ref, (device.device for device in record.devices) if record is not None else ()):
         if record is not None:
+            record = replace(record, claim=ref)  # of an adopted claim the kubelet may be the first to tell the name
             give_back(node, mark_unpreparing(node, record), deadline)
         with node.telemetry.phase(Phase.FILES):
             node.workload.remove(ref.uid)

@@ -1,14 +1,15 @@
 """What a workload is shown of its devices: one CDI file per claim, and the metadata files it mounts.
 
 Both are made from the record and rebuilt from it whenever they vanish. The CDI file carries the record as an
-annotation, so that a damaged record can be rebuilt from it in turn.
+annotation, so that a damaged record can be rebuilt from it in turn. A claim that was adopted keeps the file that
+NVIDIA's driver wrote, for its containers may be made anew and are to find what they had; when it is gone, ours comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from tesela.core.cdi import DeviceNode, render_cdi_ids, render_claim_cdi
+from tesela.core.cdi import DeviceNode, render_cdi_ids, render_cdi_names, render_claim_cdi
 from tesela.core.errors import NvmlError, StateError, TryAgain
 from tesela.core.geometry import Partition
 from tesela.core.health.model import ALL_HEALTHY, NodeHealth
@@ -76,6 +77,8 @@ class WorkloadFiles:
         for request in paths:
             attributes = {device.device: self._render_attributes(device) for device in record.devices}
             self._metadata.write(record.claim.uid, request, render_metadata(record, request, attributes))
+        if self.keeps_theirs(record):
+            return render_answer(record, render_cdi_ids(record))
         given = self._driver_files.get(deadline) if self._driver_files is not None else None
         document = render_claim_cdi(
             record,
@@ -106,9 +109,24 @@ class WorkloadFiles:
             return None
         return record if record is not None and record.claim.uid == claim_uid else None
 
-    def list_complete_claims(self) -> frozenset[str]:
-        """UIDs of the claims that have a CDI file of ours that a runtime can load, and the metadata that it mounts."""
-        return frozenset(self._cdi.list_readable()).intersection(self._metadata.list_claims())
+    def has_theirs(self, claim_uid: str) -> bool:
+        """Whether the claim has a CDI file that NVIDIA's driver wrote: that one prepared it."""
+        return bool(self._cdi.list_their_names(claim_uid))
+
+    def keeps_theirs(self, record: ClaimRecord) -> bool:
+        """Whether the CDI file of NVIDIA's driver serves this claim: it can be loaded and has every device of it."""
+        if not record.adopted:
+            return False
+        names = self._cdi.list_their_names(record.claim.uid)
+        return bool(names) and names.issuperset(render_cdi_names(record))
+
+    def list_complete_claims(self, records: Iterable[ClaimRecord]) -> frozenset[str]:
+        """UIDs of the claims that have a CDI file that a runtime can load, and the metadata that ours mounts.
+
+        `records` tell which claims were adopted: NVIDIA's file is one, for those.
+        """
+        kept = (record.claim.uid for record in records if self.keeps_theirs(record))
+        return frozenset((*self._cdi.list_readable(), *kept)).intersection(self._metadata.list_claims())
 
     def list_outdated_claims(self) -> frozenset[str]:
         """UIDs of the claims whose CDI file names what containers do not get of the driver any more.

@@ -131,6 +131,16 @@ class ModeFree:
     gpu_uuid: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonLeft:
+    """NVIDIA's driver left an MPS control daemon on the GPU, which its claim's end does not stop.
+
+    Tell it once, when the node is taken over: a person takes it back when the daemon is gone.
+    """
+
+    gpu_uuid: str
+
+
 Observation: TypeAlias = (
     XidSeen
     | StormSeen
@@ -143,4 +153,5 @@ Observation: TypeAlias = (
     | ResetSeen
     | ModeHeld
     | ModeFree
+    | DaemonLeft
 )

@@ -132,6 +132,7 @@ GONE: Final = "gone"
 WEDGED: Final = "wedged"
 DEVICE_NODE: Final = "device-node"
 MODE_HELD: Final = "mode-held"
+MPS_LEFT: Final = "mps-left"
 
 _ECC: Final = (
     Signal(
@@ -271,6 +272,18 @@ _PRESENCE: Final = (
         evidence=Evidence.READING,
         source="nvmlDeviceSetMigMode: refused twice",
         counted=Counted.STATE,
+    ),
+    Signal(
+        name=MPS_LEFT,
+        key="mps",
+        value="left-by-nvidia-driver",
+        meaning="an MPS control daemon goes on that NVIDIA's DRA driver started",
+        remedy="when its pod has ended, delete its Deployment mps-control-daemon-…, run `nvidia-smi -c DEFAULT` for "
+        "the GPU, then `tesela health clear`",
+        state=HealthState.DEGRADED,
+        evidence=Evidence.PERSON,
+        source="the checkpoint of NVIDIA's driver (docs/moving.md)",
+        counted=Counted.EVENTS,
     ),
 )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tesela.core.health import signals
 from tesela.core.health.model import Finding, Reach
 from tesela.core.health.observations import (
+    DaemonLeft,
     GpuAnswers,
     GpuLost,
     ModeFree,
@@ -84,6 +85,8 @@ def _tell(told: Told, seen: Observation, standing: tuple[Finding, ...], roster: 
             _count(told, seen.gpu_uuid, seen.placement, signals.name_xid(seen.xid), seen.count)
         case StormSeen():
             _count(told, seen.gpu_uuid, None, signals.ECC_CORRECTED_STORM, seen.count)
+        case DaemonLeft():
+            _count(told, seen.gpu_uuid, None, signals.MPS_LEFT, 1)
         case Reading():
             _tell_reading(told, seen)
         case ResetSeen():

@@ -115,6 +115,11 @@ def _remove_if_dead(path: Path) -> None:
         _log.warning("cannot remove the dead socket %s: %s", path, error)
 
 
+def is_served(path: Path) -> bool:
+    """Whether somebody listens on the socket at `path`; False where none is there."""
+    return _connect(path) in {0, errno.EAGAIN}
+
+
 def _refuse_if_served(path: Path) -> None:
     try:
         mode = path.lstat().st_mode

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tesela.core.errors import ClaimRefused, StateError, TryAgain
+from tesela.edge.documents.cdi import list_device_names
 from tesela.edge.store.files import explain, read_file, remove_file, write_file
 from tesela.edge.store.records import check_uid
 
@@ -23,6 +24,7 @@ class CdiFiles:
     def __init__(self, cdi_dir: Path) -> None:
         self._folder = cdi_dir
         self._readable: dict[str, tuple[int, ...]] = {}
+        self._theirs: dict[str, tuple[tuple[int, ...], frozenset[str]]] = {}
 
     def path(self, uid: str) -> Path:
         """Where the document of claim `uid` lies."""
@@ -53,8 +55,25 @@ class CdiFiles:
         return document
 
     def remove(self, uid: str) -> bool:
-        """Removes the document; False where there was none."""
-        return remove_file(self.path(uid), synced=False)
+        """Removes the document, and the one that NVIDIA's driver wrote for the claim; False where there was none."""
+        path = self.path(uid)
+        theirs = remove_file(path.with_suffix(".yaml"), synced=False)
+        return remove_file(path, synced=False) or theirs
+
+    def list_their_names(self, uid: str) -> frozenset[str]:
+        """The devices in the document that NVIDIA's driver wrote for the claim; none without one that can be loaded.
+
+        A file is read again only where inode, size or time changed.
+        """
+        path = self.path(uid).with_suffix(".yaml")
+        identity = _identify(path)
+        if identity is None:
+            self._theirs.pop(uid, None)
+            return frozenset()
+        known = self._theirs.get(uid)
+        if known is None or known[0] != identity:
+            known = self._theirs[uid] = (identity, list_device_names(read_file(path) or b""))
+        return known[1]
 
     def list_ours(self) -> tuple[str, ...]:
         """The claim UIDs that have a document of ours, ascending; readable or not."""
@@ -73,24 +92,25 @@ class CdiFiles:
 
     def list_readable(self) -> tuple[str, ...]:
         """Those of `list_ours` that a runtime can load. A file is read again only where inode, size or time changed."""
-        seen = {uid: identity for uid in self.list_ours() if (identity := self._identify(uid)) is not None}
+        seen = {uid: identity for uid in self.list_ours() if (identity := _identify(self.path(uid))) is not None}
         self._readable = {
             uid: identity for uid, identity in seen.items() if self._readable.get(uid) == identity or self._loads(uid)
         }
         return tuple(self._readable)
-
-    def _identify(self, uid: str) -> tuple[int, ...] | None:
-        try:
-            facts = self.path(uid).stat()
-        except OSError:
-            return None  # gone meanwhile
-        return (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
     def _loads(self, uid: str) -> bool:
         try:
             return self.read(uid) is not None
         except (StateError, TryAgain):
             return False
+
+
+def _identify(path: Path) -> tuple[int, ...] | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None  # gone, perhaps meanwhile
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
 def _is_uid(text: str) -> bool:
