@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
 from tesela.core.errors import DocumentError
@@ -27,7 +26,7 @@ _OWN_VARIABLES: Final = ("NVIDIA_VISIBLE_DEVICES",)
 """Of those the document has its own."""
 _HOOK_NAMES: Final = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 """Of the OCI runtime specification; a runtime refuses a document with any other."""
-_PASSING: Final = ("/run", "/var/run", "/tmp")  # noqa: S108 -- where such sockets lie in a container
+_PASSING: Final = ("/run/", "/var/run/", "/tmp/")  # noqa: S108 -- where such sockets lie in a container
 _OPTIONS: Final = ("ro", "nosuid", "nodev", "bind")
 
 
@@ -59,7 +58,7 @@ class FileMount:
     @property
     def is_passing(self) -> bool:
         """Whether it comes and goes with a service: it is mounted where it is there, and nobody misses it."""
-        return any(PurePosixPath(self.container_path).is_relative_to(folder) for folder in _PASSING)
+        return any(self.container_path.startswith(folder) for folder in _PASSING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +149,11 @@ def place_on_host(edits: DriverEdits, *, seen_root: str, host_root: str) -> Driv
 
     A path outside of `seen_root` is taken for the host's own, and so is /dev/null.
     """
-    seen, host = PurePosixPath(seen_root), PurePosixPath(host_root)
+    seen, host = seen_root.rstrip("/"), host_root.rstrip("/")
 
     def place(path: str) -> str:
-        written = PurePosixPath(path)
-        if path == _NULL or not written.is_relative_to(seen):
-            return path
-        return str(host / written.relative_to(seen))
+        is_seen = path != _NULL and path.startswith(f"{seen}/")
+        return host + path.removeprefix(seen) if is_seen else path
 
     return replace(
         edits,
@@ -177,7 +174,7 @@ def keep_existing(edits: DriverEdits, exists: Callable[[str], bool]) -> DriverEd
 def find_gap(edits: DriverEdits, driver_version: str) -> str:
     """Why a container could not use CUDA with what the toolkit described, as the end of a sentence; "": it could."""
     wanted = f"{CUDA}.{driver_version}"
-    if not any(PurePosixPath(mount.container_path).name == wanted for mount in edits.mounts):
+    if not any(mount.container_path.endswith(f"/{wanted}") for mount in edits.mounts):
         return f"it names no {wanted}, the library of the driver that NVML speaks for"
     if not any(_LINKS_HOOK in hook.args for hook in edits.hooks):
         return (

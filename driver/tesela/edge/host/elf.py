@@ -26,6 +26,7 @@ _SONAME: Final = 14
 _MOST_SEGMENTS: Final = 128
 _MOST_ENTRIES: Final = 4096
 _LONGEST_NAME: Final = 255
+_LARGEST_BYTES: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def _read(file: BinaryIO) -> SharedObject | None:
     ident, kind, machine, offset, size, count = fields[0], fields[1], fields[2], fields[5], fields[9], fields[10]
     if not ident.startswith(_MAGIC) or kind != _SHARED_OBJECT or size != _SEGMENT.size or count > _MOST_SEGMENTS:
         return None
-    file.seek(offset)
+    _seek(file, offset)
     segments = [_read_segment(file) for _ in range(count)]
     dynamic = next((one for one in segments if one.kind == _DYNAMIC), None)
     facts = dict(_list_entries(file, dynamic)) if dynamic is not None else {}
@@ -67,13 +68,20 @@ def _read(file: BinaryIO) -> SharedObject | None:
     return SharedObject(machine, _read_name(file, segments, facts[_STRINGS] + facts[_SONAME]))
 
 
+def _seek(file: BinaryIO, offset: int) -> None:
+    """ValueError for a place that no file has."""
+    if offset > _LARGEST_BYTES:
+        raise ValueError(offset)
+    file.seek(offset)
+
+
 def _read_segment(file: BinaryIO) -> _Segment:
     kind, _flags, offset, address, _physical, size, _memory, _align = _SEGMENT.unpack(file.read(_SEGMENT.size))
     return _Segment(kind, offset, address, size)
 
 
 def _list_entries(file: BinaryIO, dynamic: _Segment) -> Iterator[tuple[int, int]]:
-    file.seek(dynamic.offset)
+    _seek(file, dynamic.offset)
     for _ in range(min(dynamic.size // _ENTRY.size, _MOST_ENTRIES)):
         tag, value = _ENTRY.unpack(file.read(_ENTRY.size))
         if tag == _END:
@@ -85,7 +93,7 @@ def _read_name(file: BinaryIO, segments: list[_Segment], address: int) -> str:
     """The text at an address of the loaded object; "" where no segment holds it."""
     for one in segments:
         if one.kind == _LOADED and one.address <= address < one.address + one.size:
-            file.seek(one.offset + address - one.address)
+            _seek(file, one.offset + address - one.address)
             name, _, _ = file.read(_LONGEST_NAME + 1).partition(b"\0")
             return name.decode("ascii") if len(name) <= _LONGEST_NAME else ""
     return ""
