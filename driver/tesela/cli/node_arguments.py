@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tesela.core.adoption import TheirPartitions
+from tesela.core.errors import StartError
 from tesela.core.model import DRIVER_NAME
 
 DEFAULT_KUBELET_ROOT: Final = "/var/lib/kubelet"
@@ -47,6 +49,27 @@ def add_driver_root_mount(parser: argparse._ActionsContainer) -> None:
         help="where this process sees --driver-root: libnvidia-ml.so.1 and nvidia-smi are sought there "
         "(env TESELA_DRIVER_ROOT_MOUNT; default: --driver-root)",
     )
+
+
+def add_adopted_partitions(parser: argparse._ActionsContainer) -> None:
+    """Declares `--adopted-partitions`; `get_adopted_partitions` reads it."""
+    parser.add_argument(
+        "--adopted-partitions",
+        default=os.environ.get("TESELA_ADOPTED_PARTITIONS", TheirPartitions.AUTO),
+        metavar="HOW",
+        help="how NVIDIA's DRA driver, where this one takes the node over, came by the partitions of its claims: "
+        "on-demand (they go with their claims), static (they stay), or auto: as its ResourceSlices say "
+        "(env TESELA_ADOPTED_PARTITIONS; default auto)",
+    )
+
+
+def get_adopted_partitions(args: argparse.Namespace) -> TheirPartitions:
+    """What was said. StartError where that is none of the three."""
+    if args.adopted_partitions not in list(TheirPartitions):
+        raise StartError(
+            f"--adopted-partitions is {args.adopted_partitions!r}: give one of {', '.join(TheirPartitions)}"
+        )
+    return TheirPartitions(args.adopted_partitions)
 
 
 def get_state_dir(args: argparse.Namespace) -> Path:

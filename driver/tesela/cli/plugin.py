@@ -7,7 +7,13 @@ import os
 from pathlib import Path
 from typing import Final
 
-from tesela.cli.node_arguments import add_driver_root_mount, add_plugins_dir, get_plugins_dir
+from tesela.cli.node_arguments import (
+    add_adopted_partitions,
+    add_driver_root_mount,
+    add_plugins_dir,
+    get_adopted_partitions,
+    get_plugins_dir,
+)
 from tesela.core.dns import is_dns_subdomain
 from tesela.core.driver_files import LibraryMode
 from tesela.core.errors import StartError
@@ -26,6 +32,15 @@ examples:
   NODE_NAME=node1 POD_UID=... tesela plugin          # in a DaemonSet, on a real GPU node
   tesela plugin --node-name node1 --metrics-port 9400 --log-format json
 """
+_HOST_PATHS: Final = (
+    "--kubelet-root",
+    "--plugins-dir",
+    "--registry-dir",
+    "--cdi-dir",
+    "--driver-root",
+    "--dev-root",
+)
+_SERVED_ELSEWHERE: Final = "simulated:unix:"
 _HIGHEST_PORT: Final = 65535
 _TRACE_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -49,7 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("KUBECONFIG", ""),
         help="kubeconfig file (env KUBECONFIG; default: the pod's ServiceAccount)",
     )
-    gpus = parser.add_argument_group("GPUs")
+    _add_gpus(parser.add_argument_group("GPUs"))
+    _add_watching(parser.add_argument_group("who watches it"))
+    _add_paths(parser.add_argument_group("paths"))
+
+
+def _add_gpus(gpus: argparse._ArgumentGroup) -> None:
     gpus.add_argument(
         "--nvml",
         default=os.environ.get("TESELA_NVML", "real"),
@@ -75,8 +95,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds after which an NVML call counts as hung (default 15)",
     )
-    _add_watching(parser.add_argument_group("who watches it"))
-    _add_paths(parser.add_argument_group("paths"))
+    gpus.add_argument(
+        "--beside-device-plugin",
+        action="store_true",
+        help="offer devices also while NVIDIA's device plugin offers this node's GPUs: what it gave to pods is tainted "
+        "within half a minute, what claims have it may give once more (default: every device is tainted)",
+    )
+    add_adopted_partitions(gpus)
 
 
 def _add_watching(watching: argparse._ArgumentGroup) -> None:
@@ -157,9 +182,7 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         raise StartError(f"--driver-wait is {args.driver_wait:g}: give seconds from 0 to {_LONGEST_S:.0f}")
     if not 0 < args.nvml_timeout <= _LONGEST_S:
         raise StartError(f"--nvml-timeout is {args.nvml_timeout:g}: give seconds, above 0, at most {_LONGEST_S:.0f}")
-    for flag, folder in (("--proc-root", args.proc_root), ("--sys-root", args.sys_root)):
-        if not folder.is_dir():
-            raise StartError(f"{flag} {folder} is no folder here: mount the host's there, or point the flag at it")
+    _check_paths(args)
     if args.driver_libraries not in list(LibraryMode):
         raise StartError(f"--driver-libraries is {args.driver_libraries!r}: give one of {', '.join(LibraryMode)}")
     if args.log_format not in list(LogFormat):
@@ -184,13 +207,27 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         driver_wait_s=args.driver_wait,
         nvml_timeout_s=args.nvml_timeout,
         pod_resources=args.pod_resources or args.kubelet_root / "pod-resources/kubelet.sock",
+        beside_device_plugin=args.beside_device_plugin,
         driver_libraries=LibraryMode(args.driver_libraries),
+        adopted_partitions=get_adopted_partitions(args),
         metrics_port=_read_port(args.metrics_port),
         metrics_address=args.metrics_address,
         traces=args.traces,
         log_format=LogFormat(args.log_format),
         log_level=args.log_level,
     )
+
+
+def _check_paths(args: argparse.Namespace) -> None:
+    for flag in _HOST_PATHS:
+        path: Path | None = getattr(args, flag.removeprefix("--").replace("-", "_"))
+        if path is not None and not path.is_absolute():
+            raise StartError(f"{flag} {path} is not absolute: give it as the host names it, from / on")
+    if args.nvml.startswith(_SERVED_ELSEWHERE):
+        return  # the simulator makes these folders, and may come later
+    for flag, folder in (("--proc-root", args.proc_root), ("--sys-root", args.sys_root)):
+        if not folder.is_dir():
+            raise StartError(f"{flag} {folder} is no folder here: mount the host's there, or point the flag at it")
 
 
 def _read_port(text: str) -> int | None:

@@ -17,6 +17,7 @@ from tesela.core.model import ClaimRef, Placement
 from tesela.core.record import ClaimRecord
 from tesela.core.roster import Roster
 from tesela.core.text import cut_text
+from tesela.core.trouble import Trouble
 
 NOTE_BYTES: Final = 1024
 """events.k8s.io/v1 Event.note."""
@@ -29,6 +30,12 @@ _REASONS: Final = {
 SET_ASIDE: Final = "RecordSetAside"
 UNREADABLE: Final = "RecordUnreadable"
 IN_USE: Final = "PartitionInUse"
+TROUBLE: Final = {
+    Trouble.DEVICE_PLUGIN: "DevicePluginOnNode",
+    Trouble.OTHER_DRIVER: "OtherDriverOnNode",
+    Trouble.KUBELET: "KubeletNotRegistering",
+}
+ADOPTED: Final = "ClaimsAdopted"
 _MOST_CLAIMS: Final = 8
 
 
@@ -125,6 +132,31 @@ def plan_in_use_announcement(sentence: str, claim: ClaimRef) -> Announcement:
         action="Unprepare",
         note=cut_text(sentence, NOTE_BYTES),
         claim=claim,
+    )
+
+
+def plan_adopted_announcement(sentence: str, *, complete: bool) -> Announcement:
+    """The Event of a node that was taken over from NVIDIA's driver; a warning where some claim was left, or all."""
+    return Announcement(
+        key=(ADOPTED, sentence),
+        identity=_identify(ADOPTED, sentence),
+        kind="Normal" if complete else "Warning",
+        reason=ADOPTED,
+        action="Adopt",
+        note=cut_text(sentence, NOTE_BYTES),
+    )
+
+
+def plan_trouble_announcement(trouble: Trouble, sentence: str, *, over: bool) -> Announcement:
+    """The Event of what is in this driver's way on its node, and of its end."""
+    said = f"over: {sentence}" if over else sentence
+    return Announcement(
+        key=(TROUBLE[trouble], said),
+        identity=_identify(TROUBLE[trouble], said),
+        kind="Normal" if over else "Warning",
+        reason=TROUBLE[trouble],
+        action="LookAround",
+        note=cut_text(said, NOTE_BYTES),
     )
 
 

@@ -18,9 +18,11 @@ from typing import Final, Protocol, TypeAlias
 
 from tesela.core.announcement import (
     Announcement,
+    plan_adopted_announcement,
     plan_health_announcement,
     plan_in_use_announcement,
     plan_set_aside_announcement,
+    plan_trouble_announcement,
     plan_unreadable_announcement,
 )
 from tesela.core.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, TeselaError
@@ -28,6 +30,7 @@ from tesela.core.health.model import HealthChange
 from tesela.core.model import DRIVER_NAME, ClaimRef
 from tesela.core.record import ClaimRecord
 from tesela.core.roster import Roster
+from tesela.core.trouble import Trouble
 from tesela.edge.kube.port import EVENTS, NODES, RESOURCE_CLAIMS, Json, Kube
 from tesela.edge.kube.times import render_micro_time, render_time
 from tesela.edge.telemetry.port import SILENT, Telemetry
@@ -62,6 +65,10 @@ class Announces(Protocol):
         """A process keeps a partition from being given back."""
         ...
 
+    def announce_adopted(self, sentence: str, *, complete: bool) -> None:
+        """Claims of NVIDIA's driver were taken over; `complete`: all of them."""
+        ...
+
 
 class _Silent:
     def announce_set_aside(self, sentence: str, claim: ClaimRef | None = None) -> None:
@@ -71,6 +78,9 @@ class _Silent:
         pass
 
     def announce_in_use(self, sentence: str, claim: ClaimRef) -> None:
+        pass
+
+    def announce_adopted(self, sentence: str, *, complete: bool) -> None:
         pass
 
 
@@ -165,6 +175,13 @@ class Announcer(LoopPart):
 
     def announce_in_use(self, sentence: str, claim: ClaimRef) -> None:
         self._post(partial(plan_in_use_announcement, sentence, claim))
+
+    def announce_adopted(self, sentence: str, *, complete: bool) -> None:
+        self._post(partial(plan_adopted_announcement, sentence, complete=complete))
+
+    def announce_trouble(self, trouble: Trouble, sentence: str, *, over: bool) -> None:
+        """Something on the node is in this driver's way, or no longer."""
+        self._post(partial(plan_trouble_announcement, trouble, sentence, over=over))
 
     def send(self) -> float:
         """One turn: sends what may be sent now. Seconds until there may be more to do."""

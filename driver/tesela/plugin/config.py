@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tesela.core.adoption import TheirPartitions
 from tesela.core.driver_files import LibraryMode
 from tesela.core.model import DRIVER_NAME
 from tesela.edge.telemetry.logs import LogFormat
@@ -17,6 +18,8 @@ class PluginConfig:
     `plugins_dir`, `registry_dir` and `cdi_dir` must have the same path here as on the host. `driver_root` and
     `dev_root` are host paths as CDI needs them; the `_mount` ones say where this process sees the same folders.
     `pod_resources` is the socket at which the kubelet tells what device plugins gave; None: it is not asked.
+    `beside_device_plugin`: devices stay free while a device plugin offers the same GPUs.
+    `adopted_partitions`: how NVIDIA's driver, where this one takes the node over, came by its partitions.
     `metrics_port` None: neither metrics nor probes are served; 0: on any free port. `metrics_address` "": on every one.
     """
 
@@ -37,7 +40,9 @@ class PluginConfig:
     driver_wait_s: float
     nvml_timeout_s: float
     pod_resources: Path | None = None
+    beside_device_plugin: bool = False
     driver_libraries: LibraryMode = LibraryMode.AUTO
+    adopted_partitions: TheirPartitions = TheirPartitions.AUTO
     metrics_port: int | None = None
     metrics_address: str = ""
     traces: bool = False

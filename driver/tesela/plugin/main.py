@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from tesela import __version__
 from tesela.core.errors import NvmlError, StartError, TeselaError
+from tesela.core.trouble import Trouble
 from tesela.edge.backends import open_library_file, open_nvml
 from tesela.edge.documents.policy import read_policy
 from tesela.edge.kube.client import KubeClient
@@ -30,6 +31,7 @@ from tesela.plugin.config import PluginConfig
 from tesela.plugin.driver_wait import init_nvml
 from tesela.plugin.monitor import look_at_gpus
 from tesela.plugin.observability import Observability
+from tesela.plugin.preflight import Preflight, check_host
 from tesela.plugin.publish import REGISTERED
 from tesela.plugin.release_gpu import ReleaseFiles, may_open
 from tesela.plugin.snapshot import read_snapshot
@@ -65,6 +67,7 @@ def _run(config: PluginConfig) -> int:
     )
     if config.policy is not None:
         read_policy(config.policy)
+    check_host(config)
     settings = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(config).items())
     log.info("tesela %s, %s", __version__, settings)
     stop = threading.Event()
@@ -80,10 +83,12 @@ def _run(config: PluginConfig) -> int:
 def _run_watched(
     config: PluginConfig, kube: KubeClient, nvml: WatchedNvml, watched: Observability, stop: threading.Event
 ) -> int:
+    if not Preflight(config, kube, watched.tell_waiting).wait(stop):
+        return 0
     files = build_release_files(config, kube)
     if may_open(nvml, files):
         library = open_library_file(config.nvml, config.driver_root_mount)
-        if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop, library=library):
+        if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop, library=library, tell=watched.tell_waiting):
             return 0
     plugin = Plugin(config, kube, nvml, on_failed=stop.set, telemetry=watched.telemetry, release_files=files)
     plugin.show(watched)
@@ -133,6 +138,7 @@ class Plugin:
         self.server = self._parts.server
         self.observers = self._parts.observers
         self.release = self._parts.release
+        self.neighbours = self._parts.neighbours
 
     def start(self) -> None:
         """Look at the machine, begin recovery, open the sockets, publish. StartError: it cannot work.
@@ -144,6 +150,8 @@ class Plugin:
         if self._nvml.is_open:
             self._look()
         self.server.start()
+        self._parts.registration.begin()
+        self.neighbours.look()
         self.publisher.start()
         for part in self._parts.background:
             part.start()
@@ -157,10 +165,12 @@ class Plugin:
         )
 
     def _list_unready(self) -> Iterator[str]:
-        if not self.registered.is_set():
+        standing = self.neighbours.standing
+        if not self.registered.is_set() and Trouble.KUBELET not in standing:
             yield "the kubelet has not registered this driver yet"
         if not self.publisher.published.is_set():
             yield "the ResourceSlices of this node are not published yet"
+        yield from standing.values()
 
     def _after_open(self) -> None:
         self.node.lookout.note_opened()
@@ -181,6 +191,7 @@ class Plugin:
         # NVML delivers no event of what happened before somebody listens: that is read, before the first publish.
         self.observers.events.start()
         self.observers.readings.read()
+        self._parts.adopter.adopt()
         self._parts.recovery.start()
         self._has_looked = True
 
@@ -208,6 +219,8 @@ class Plugin:
         self._on_failed()
 
     def _on_registered(self, ok: bool, error: str) -> None:
+        self._parts.registration.note(registered=ok, refused=error)
+        self.neighbours.wake()
         if ok:
             self.registered.set()
             self.publisher.wake(REGISTERED)
