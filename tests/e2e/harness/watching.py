@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from e2e.harness.cluster import Cluster
 from e2e.harness.driver import DRIVER, is_pool_complete, list_devices
@@ -18,6 +18,7 @@ from e2e.harness.pods import Namespace
 from tesela.edge.kube.port import RESOURCE_SLICES, Json
 
 STOP_S = 120  # of one turn
+T = TypeVar("T")
 
 
 class _Watching:
@@ -92,16 +93,18 @@ class SliceWatch(_Watching):
             self.fewest = min(self.fewest, len(list_devices(self._cluster)))
 
 
-class Changes(_Watching):
-    """The values of `read`, each time it is another one than before."""
+class Changes(_Watching, Generic[T]):
+    """The values of `read`, each time it is another one than before, and when that was (monotonic seconds)."""
 
-    def __init__(self, read: Callable[[], object]) -> None:
+    def __init__(self, read: Callable[[], T]) -> None:
         super().__init__()
-        self.values: list[object] = []
+        self.values: list[T] = []
+        self.since_s: list[float] = []
         self._read = read
 
     def turn(self) -> None:
         value = self._read()
         if not self.values or self.values[-1] != value:
             self.values.append(value)
+            self.since_s.append(time.monotonic())
         self._stopped.wait(0.2)
