@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format catalogue proto e2e-build e2e cluster bench
+.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format catalogue proto e2e-build e2e e2e-daemonset cluster bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,7 +74,10 @@ e2e-build: setup ## what `make e2e` needs: Debian packages and binaries of Kuber
 	PYTHONPATH=tests $(BIN)/python -m e2e.harness.build
 
 e2e: setup nvml-sim ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e on clusters side by side
-	$(BIN)/pytest tests/e2e -n $(E2E_CLUSTERS) --dist loadfile
+	$(BIN)/pytest tests/e2e --ignore tests/e2e/daemonset -n $(E2E_CLUSTERS) --dist loadfile
+
+e2e-daemonset: setup nvml-sim ## what daemonset/ ships, of the image, from its installation to its removal on such a cluster (root)
+	$(BIN)/pytest tests/e2e/daemonset
 
 cluster: setup nvml-sim ## that Kubernetes with GPUs='h100-80gb*2' and the driver, to type at, until Ctrl-C (root)
 	@PYTHONPATH=tests $(BIN)/python -m e2e.harness.by_hand $(DRIVER_ARGS)
