@@ -14,6 +14,8 @@ COPY image/inside /build/inside
 RUN ["python3", "-I", "inside/dependencies.py"]
 
 FROM dependencies AS driver
+ARG TARGETARCH
+ARG SOURCE_DATE_EPOCH=0
 COPY wheels/tesela /build/tesela
 RUN ["python3", "-I", "inside/driver.py"]
 

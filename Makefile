@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHONDONTWRITEBYTECODE ?= $(CI)
 export PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format catalogue proto e2e-build e2e e2e-daemonset cluster bench
+.PHONY: help setup demo test chaos nvml-sim nvml-needs test-nvml test-nvml-sanitized fuzz lint format catalogue proto image wheels image-lock e2e-build e2e e2e-daemonset e2e-versions cluster bench
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +56,8 @@ lint: setup ## ruff, mypy --strict, import rules, drift of what is generated
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python daemonset/monitoring/generate.py --check
+	PYTHONPATH=tests $(BIN)/python -m e2e.versions.table --check
+	$(BIN)/python -m image check
 	$(BIN)/python deviceclasses/generate.py --check
 	$(BIN)/python daemonset/chart/generate.py --check
 
@@ -70,14 +72,28 @@ catalogue: setup ## rewrites deviceclasses/profiles, and what the chart has from
 proto: setup ## regenerates driver/tesela/pb from proto/
 	$(BIN)/python proto/generate.py
 
+image: setup ## the container image as build/tesela-VERSION-ARCH.tar, with what is in it beside it; BASE=, IMAGE_ARGS=--help
+	$(BIN)/python -m image build $(if $(BASE),--base $(BASE)) $(IMAGE_ARGS)
+
+wheels: setup ## fills wheels/ for `docker build .`; IMAGE_ARGS="--arch arm64" for another processor than this one's
+	$(BIN)/python -m image wheels $(IMAGE_ARGS)
+
+image-lock: setup ## image/lock anew from pyproject.toml and constraints.txt, with hashes, for both processors
+	$(BIN)/python -m image lock
+
 e2e-build: setup ## what `make e2e` needs: Debian packages and binaries of Kubernetes, built once per machine (root)
 	PYTHONPATH=tests $(BIN)/python -m e2e.harness.build
+	PYTHONPATH=tests $(BIN)/python -m e2e.harness.container_image
 
 e2e: setup nvml-sim ## a real Kubernetes on this machine (root): builds it once, then runs tests/e2e on clusters side by side
 	$(BIN)/pytest tests/e2e --ignore tests/e2e/daemonset -n $(E2E_CLUSTERS) --dist loadfile
 
 e2e-daemonset: setup nvml-sim ## what daemonset/ ships, of the image, from its installation to its removal on such a cluster (root)
 	$(BIN)/pytest tests/e2e/daemonset
+
+e2e-versions: setup nvml-sim ## API servers and schedulers of older Kubernetes on our slices (root): builds them once, VERSIONS="1.34 1.36" for some
+	PYTHONPATH=tests $(BIN)/python -m e2e.versions $(VERSIONS)
+	PYTHONPATH=tests $(BIN)/python -m e2e.versions.table
 
 cluster: setup nvml-sim ## that Kubernetes with GPUs='h100-80gb*2' and the driver, to type at, until Ctrl-C (root)
 	@PYTHONPATH=tests $(BIN)/python -m e2e.harness.by_hand $(DRIVER_ARGS)

@@ -65,6 +65,7 @@ def _build(arguments: argparse.Namespace, architecture: str) -> int:
     facts = build.build(request, get_cache(), lambda line: print(f"[image] {line}", file=sys.stderr, flush=True))
     mib = 1 << 20
     print(f"{output}: {facts.reference}, {facts.manifest_digest}")
+    print(f"{build.get_sbom(output)}: what is in it")
     print(f"{facts.compressed_bytes / mib:.1f} MiB to pull, {facts.unpacked_bytes / mib:.1f} MiB on disk; ", end="")
     print(f"built in {time.monotonic() - began:.0f} s")
     return 0

@@ -12,6 +12,8 @@ from typing import Any
 
 from image.lockfile import ImageError
 
+SBOM = "usr/share/tesela/sbom.cdx.json"
+"""The file of the image that lists what is in it (`inside/sbom.py`)."""
 # What containerd and Docker take a name without a registry for.
 _DEFAULT_REGISTRY = "docker.io"
 
@@ -99,7 +101,7 @@ def _read_blob(archive: tarfile.TarFile, digest: str) -> bytes:
     kind, _, value = digest.partition(":")
     data = _read(archive, f"blobs/{kind}/{value}")
     if hashlib.new(kind, data).hexdigest() != value:
-        raise ImageError(f"{archive.name}: blob {digest} is damaged")
+        raise ImageError(f"{archive.name!r}: blob {digest} is damaged")
     return data
 
 
@@ -109,5 +111,5 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
     except KeyError:
         file = None
     if file is None:
-        raise ImageError(f"{archive.name} is not an OCI archive: it has no file {name}")
+        raise ImageError(f"{archive.name!r} is not an OCI archive: it has no file {name}")
     return file.read()

@@ -56,6 +56,11 @@ def get_architecture() -> str:
     return found
 
 
+def get_sbom(path: Path) -> Path:
+    """Where the list of what is in an archive lies: beside it."""
+    return path.with_suffix(".sbom.cdx.json")
+
+
 def list_inputs() -> list[Path]:
     """The files of the working tree that the image is made of, but for the wheels that its locks name."""
     paths = [
@@ -82,6 +87,7 @@ def build(request: Request, cache: Path, say: Callable[[str], None]) -> archive.
         engine.save(request.reference, written)
         request.archive.parent.mkdir(parents=True, exist_ok=True)
         archive.rewrite(written, request.archive, request.reference)
+        get_sbom(request.archive).write_bytes(archive.read_file(request.archive, archive.SBOM))
         engine.forget_old()
     return archive.read_facts(request.archive)
 

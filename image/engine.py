@@ -29,7 +29,7 @@ class Engine:
 
     def pull(self, image: str) -> str | None:
         """Fetches an image that is not here yet; None, or what went wrong."""
-        if self._run(["inspect", *_TYPE[self.name], image]).returncode == 0:
+        if self._run(["inspect", "--type", "image", image]).returncode == 0:
             return None
         try:
             done = self._run(["pull", image], timeout_s=_PULL_TIMEOUT_S)
@@ -40,7 +40,7 @@ class Engine:
 
     def load_tree(self, tree: Path, image: str) -> None:
         """Makes an image of a tar archive of a root file system, unless one of that name is here."""
-        if self._run(["inspect", *_TYPE[self.name], image]).returncode == 0:
+        if self._run(["inspect", "--type", "image", image]).returncode == 0:
             return
         if self.name != "buildah":
             self._must(["import", str(tree), image], "make an image of the Debian tree")
@@ -104,9 +104,6 @@ class Engine:
         )
 
 
-_TYPE = {"docker": ("--type", "image"), "podman": ("--type", "image"), "buildah": ("--type", "image")}
-
-
 def find_engine(wanted: str, store: Path) -> Engine:
     """The engine called `wanted`, or with `auto` the first that works; ImageError where none does.
 
@@ -120,7 +117,8 @@ def find_engine(wanted: str, store: Path) -> Engine:
                 if Engine(name=name)._run(["info"]).returncode == 0:  # noqa: SLF001 -- the same file
                     return Engine(name=name)
             continue
-        for driver in (os.environ.get("STORAGE_DRIVER"),) if "STORAGE_DRIVER" in os.environ else ("overlay", "vfs"):
+        given = os.environ.get("STORAGE_DRIVER")
+        for driver in (given,) if given else ("overlay", "vfs"):
             options = ("--root", f"{store}/{driver}", "--runroot", f"{store}/{driver}-run", "--storage-driver", driver)
             engine = Engine(name=name, options=options, keeps_layers=driver == "overlay")
             if engine._run(["images"]).returncode == 0:  # noqa: SLF001

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "image" / "lock"
@@ -78,9 +78,9 @@ def render_lock(lock: str, wheels: Iterable[Wheel]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_lock(lock: str) -> tuple[Wheel, ...]:
+def read_lock(lock: str, folder: Path = LOCKS) -> tuple[Wheel, ...]:
     """The lock called `lock`: amd64, arm64 or tools."""
-    return parse_lock((LOCKS / f"{lock}.txt").read_text())
+    return parse_lock((folder / f"{lock}.txt").read_text())
 
 
 def resolve(lock: str) -> tuple[Wheel, ...]:
@@ -109,27 +109,25 @@ def resolve(lock: str) -> tuple[Wheel, ...]:
     )
 
 
-def check() -> list[str]:
+def check(folder: Path = LOCKS) -> list[str]:
     """What the locks have wrong, a sentence for each; asks no index."""
     faults = []
     pins = _read_pins()
     for lock in (*PLATFORMS, TOOLS):
-        wheels = read_lock(lock)
+        wheels = read_lock(lock, folder)
         locked = {canonicalize_name(wheel.name): wheel.version for wheel in wheels}
         wanted = {name: pins.get(name, "(no version in constraints.txt)") for name in list_closure(list_roots(lock))}
         for name in sorted(locked.keys() | wanted.keys()):
             has, wants = locked.get(name, "nothing"), wanted.get(name, "nothing")
             if has != wants:
-                faults.append(f"image/lock/{lock}.txt has {name} {has}, wanted is {wants}: run `make image-lock`")
-        faults += [
-            f"image/lock/{lock}.txt: {wheel.wheel} does not run there" for wheel in wheels if not _fits(wheel, lock)
-        ]
+                faults.append(f"{lock}.txt has {name} {has}, wanted is {wants}: run `make image-lock`")
+        faults += [f"{lock}.txt: {wheel.wheel} does not run there" for wheel in wheels if not _fits(wheel, lock)]
     return faults
 
 
-def list_closure(roots: Iterable[str]) -> set[str]:
+def list_closure(roots: Iterable[str]) -> set[NormalizedName]:
     """The names of all distributions that `roots` need on Linux, by the metadata of those installed here."""
-    names: set[str] = set()
+    names: set[NormalizedName] = set()
     waiting = [Requirement(root) for root in roots]
     seen: set[tuple[str, str]] = set()
     while waiting:
@@ -144,7 +142,7 @@ def list_closure(roots: Iterable[str]) -> set[str]:
     return names
 
 
-def _read_pins() -> dict[str, str]:
+def _read_pins() -> dict[NormalizedName, str]:
     lines = (ROOT / "constraints.txt").read_text().split()
     return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
 

@@ -124,8 +124,8 @@ def _write_packages(root: Path) -> None:
     for listing in Path("/var/lib/dpkg/info").glob("*.list"):
         for line in listing.read_text().splitlines():
             owners[_place(Path(line))] = listing.name.removesuffix(".list").partition(":")[0]
-    files = [Path("/", path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or path.is_file()]
-    packages = {owners[path] for path in files if path in owners}
+    files = [Path("/", path.relative_to(root)) for path in root.rglob("*")]
+    packages = {owners[path] for path in files if path in owners and not path.is_dir()}
     status = root / "var/lib/dpkg/status.d"
     status.mkdir(parents=True)
     for stanza in Path("/var/lib/dpkg/status").read_text().split("\n\n"):

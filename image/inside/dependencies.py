@@ -15,6 +15,8 @@ from trim import UNUSED_DISTRIBUTIONS, trim
 HOME = Path("/opt/tesela")
 PYTHON = HOME / "bin" / "python3"
 IMAGE = Path("/image")
+TOOLS = "/build/site"
+"""Where the build has what only it uses."""
 COMPILE = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
 
 
@@ -28,7 +30,7 @@ def install(*arguments: str) -> None:
     """Runs pip from its own wheel, so that it is nowhere installed."""
     pip = next(Path("/build/tools").glob("pip-*.whl")) / "pip"
     quiet = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore"]
-    command = [PYTHON, pip, "install", *quiet, "--no-index", "--no-deps", "--no-compile", *arguments]
+    command: list[str | Path] = [PYTHON, pip, "install", *quiet, "--no-index", "--no-deps", "--no-compile", *arguments]
     subprocess.run(command, check=True)
 
 
@@ -46,6 +48,7 @@ def main() -> None:
     for script in (HOME / "bin").iterdir():
         if not script.name.startswith("python"):
             script.unlink()
+    install("--target", TOOLS, *(str(wheel) for wheel in Path("/build/tools").glob("*.whl")))
     copy_root(IMAGE, packages.rglob("*.so*"))
     (IMAGE / "opt").mkdir(exist_ok=True)
     subprocess.run(["cp", "-a", HOME, IMAGE / "opt"], check=True)

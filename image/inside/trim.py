@@ -6,10 +6,13 @@ import shutil
 from pathlib import Path
 
 UNUSED_DISTRIBUTIONS = (
+    # of the Kubernetes client's asyncio half, which goes too
     *("aiohttp", "aiohttp-retry", "aiosignal", "aiohappyeyeballs", "attrs", "frozenlist", "multidict", "propcache"),
     "yarl",
+    *("Pygments", "markdown-it-py", "mdurl"),  # rich renders no source code and no Markdown here
+    "tzdata",  # times are UTC
 )
-"""Needed by the Kubernetes client's asyncio half alone, which goes too."""
+"""Named in the lock, since others declare to need them, and not installed."""
 
 _UNUSED = (
     "kubernetes/aio",

@@ -132,7 +132,7 @@ class Cluster:
     def import_image(self, archive: Path) -> None:
         """Gives containerd the image of an OCI archive, such as `container_image.build_image()`; two seconds of it."""
         ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
-        self.run([*ctr, "images", "import", "--local", archive])
+        self.run([*ctr, "images", "import", "--local", archive], timeout_s=120)
 
     def stop_control_plane(self) -> None:
         """SIGKILL to the API server, the scheduler and the controller manager; etcd keeps every object."""

@@ -16,8 +16,9 @@ from built_once import get_cache
 from e2e.harness.build import HarnessError
 from e2e.harness.progress import say, step
 
+from image.build import list_inputs
+
 ROOT = Path(__file__).resolve().parents[3]
-INPUTS = ("Dockerfile", "image", "pyproject.toml", "README.md", "LICENSE", "driver/tesela")
 REFERENCE = "tesela:0.1.0"
 """What the manifests say."""
 
@@ -42,11 +43,8 @@ def build_image(reference: str = REFERENCE) -> Path:
 
 def _digest(reference: str) -> str:
     digest = hashlib.sha256(reference.encode())
-    for name in INPUTS:
-        path = ROOT / name
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file() and "__pycache__" not in file.parts:
-                digest.update(f"{file.relative_to(ROOT)} {file.stat().st_size} ".encode() + file.read_bytes())
+    for file in list_inputs():
+        digest.update(f"{file.relative_to(ROOT)} {file.stat().st_size} ".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 
 
