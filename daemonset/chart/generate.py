@@ -109,13 +109,18 @@ def render_files() -> dict[Path, str]:
 def list_copied() -> dict[str, Path]:
     """What is copied: the name below the chart's `files/`, and where it comes from."""
     permissions = ROOT / "daemonset" / "base" / "permissions"
-    check = ROOT / "daemonset" / "components" / "uninstall-check"
+    components = ROOT / "daemonset" / "components"
+    names = ("uninstall-check", "admission-webhook", "admission-webhook-cert-manager")
     classes = ROOT / "deviceclasses"
     sources = [*classes.glob("*.yaml"), *(classes / "profiles").glob("*.yaml")]
+    sources += [path for name in names for path in (components / name).glob("*.yaml")]
     return {
-        **{f"uninstall-check/{path.name}": path for path in (check / "permissions.yaml", check / "job.yaml")},
         **{f"permissions/{name}.yaml": permissions / f"{name}.yaml" for name in PERMISSIONS},
-        **{str(path.relative_to(ROOT)): path for path in sources if path.stem != "kustomization"},
+        **{
+            str(path.relative_to(ROOT)).removeprefix("daemonset/"): path
+            for path in sources
+            if path.stem != "kustomization"
+        },
     }
 
 

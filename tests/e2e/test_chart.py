@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
 import subprocess
 from functools import cache
@@ -17,6 +19,8 @@ Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "daemonset" / "chart" / "tesela"
 OVERLAYS = ROOT / "daemonset" / "overlays"
+COMPONENTS = ROOT / "daemonset" / "components"
+CA_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
 CATALOGUE = ROOT / "deviceclasses"
 OF_HELM = {"app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "helm.sh/chart"}
 FAMILIES = sorted(path.stem for path in (CATALOGUE / "profiles").glob("*.yaml") if path.stem != "kustomization")
@@ -55,7 +59,8 @@ def normalize(obj: Json) -> Json:
     normal: Json = json.loads(text, object_hook=sort_lists)
     labels = normal["metadata"].get("labels", {})
     normal["metadata"]["labels"] = {name: value for name, value in labels.items() if name not in OF_HELM}
-    normal["metadata"].pop("annotations", None)
+    annotations = normal["metadata"].pop("annotations", {})
+    normal["metadata"]["annotations"] = {k: v for k, v in annotations.items() if not k.startswith("helm.sh/")}
     normal.get("spec", {}).get("template", {}).get("metadata", {}).get("annotations", {}).pop("checksum/policy", None)
     if normal["kind"] == "ConfigMap":
         normal["data"] = {name: yaml.safe_load(content) for name, content in normal["data"].items()}
@@ -84,7 +89,43 @@ def test_its_check_before_a_removal_is_the_component() -> None:
     """As hooks, which are there at that moment alone."""
     hooks = {key: one for key, one in template(hooks=True).items() if key not in template()}
 
-    assert hooks == kustomize(ROOT / "daemonset" / "components" / "uninstall-check")
+    assert hooks == kustomize(COMPONENTS / "uninstall-check")
+
+
+@pytest.mark.parametrize("certificate", ["cert-manager", "by-hand"])
+def test_its_webhook_is_the_component(certificate: str, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text(CA_CERTIFICATE)
+    values = {
+        "cert-manager": ("--set", "admissionWebhook.certManager=true"),
+        "by-hand": ("--set-file", f"admissionWebhook.caCertificate={tmp_path / 'ca.crt'}"),
+    }[certificate]
+    components = {"cert-manager": ["admission-webhook", "admission-webhook-cert-manager"]}
+    expected = kustomize(render_overlay(tmp_path, components.get(certificate, ["admission-webhook"])))
+    if certificate == "by-hand":
+        (webhook,) = expected["ValidatingWebhookConfiguration", "", "tesela-configs"]["webhooks"]
+        webhook["clientConfig"]["caBundle"] = base64.b64encode(CA_CERTIFICATE.encode()).decode()
+
+    rendered = template("--set", "admissionWebhook.create=true", *values)
+
+    assert without(rendered, "DeviceClass") == without(expected, "Namespace")
+
+
+def render_overlay(folder: Path, components: list[str]) -> Path:
+    """A kustomization as a user writes it: the overlay for production, and components. It takes no absolute path."""
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(OVERLAYS / "production", folder.resolve())],
+        "components": [os.path.relpath(COMPONENTS / name, folder.resolve()) for name in components],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_webhook_without_a_certificate_is_refused() -> None:
+    answer = run(build.build_helm(), "template", "tesela", CHART, "--set", "admissionWebhook.create=true", ok=False)
+
+    assert "admissionWebhook: the API server must know who signed its certificate: give caCertificate" in answer
 
 
 def test_its_classes_are_those_of_the_catalogue() -> None:
@@ -97,12 +138,13 @@ def test_its_classes_are_those_of_the_catalogue() -> None:
 
 
 def test_another_namespace_is_used_everywhere() -> None:
-    objects = template("--set", "gpus=simulated", namespace="gpu-system")
+    webhook = "admissionWebhook.create=true,admissionWebhook.certManager=true"
+    objects = template("--set", f"gpus=simulated,{webhook}", namespace="gpu-system", hooks=True)
 
-    text = json.dumps([{key: one for key, one in obj.items() if key != "metadata"} for obj in objects.values()])
+    text = json.dumps(list(objects.values()))
     assert {namespace for _, namespace, _ in objects} == {"", "default", "gpu-system"}
     assert "serviceaccount:tesela:" not in text
-    assert '"namespace": "tesela"' not in text
+    assert not re.search(r'"namespace": "tesela"|tesela\.svc|kube-system", "tesela"|: "tesela/', text)
 
 
 def test_a_changed_policy_changes_the_pods() -> None:
@@ -120,6 +162,8 @@ def test_values_reach_their_place() -> None:
         "driverRoot": "/run/nvidia/driver",
         "kubeletRoot": "/var/lib/k0s/kubelet",
         "cdiRoot": "/etc/cdi",
+        "driverLibraries": "mount",
+        "besideDevicePlugin": True,
         "nodePlugin": {
             "affinity": None,
             "nodeSelector": {"pool": "gpus"},
@@ -140,6 +184,7 @@ def test_values_reach_their_place() -> None:
     assert (pod["imagePullSecrets"], pod["nodeSelector"]["pool"]) == ([{"name": "registry"}], "gpus")
     assert (paths["driver-root"], paths["cdi"]) == ("/run/nvidia/driver", "/etc/cdi")
     assert paths["registry"] == "/var/lib/k0s/kubelet/plugins_registry"
+    assert {"--driver-libraries=mount", "--beside-device-plugin"} <= set(container["args"])
     assert {"--driver-root=/run/nvidia/driver", "--cdi-dir=/etc/cdi", "--nvml-timeout=30"} <= set(container["args"])
     assert (env["TESELA_KUBELET_ROOT"], env["TESELA_METRICS_PORT"]) == ("/var/lib/k0s/kubelet", "9500")
     assert (env["TESELA_LOG_LEVEL"], "affinity" in pod) == ("debug", False)

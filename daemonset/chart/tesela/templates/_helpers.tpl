@@ -23,6 +23,8 @@ files are those of the kustomization; names and rights stand in one place so.
 {{- $text := $.Files.Get (index . 1) | required (printf "the chart lacks %s" (index . 1)) }}
 {{- $text = $text | replace "system:serviceaccount:tesela:" (printf "system:serviceaccount:%s:" $.Release.Namespace) }}
 {{- $text = regexReplaceAll "(?m)^( +namespace:) tesela$" $text (printf "${1} %s" $.Release.Namespace) }}
+{{- $text = $text | replace "[kube-system, tesela]" (printf "[kube-system, %s]" $.Release.Namespace) }}
+{{- $text = $text | replace ".tesela.svc" (printf ".%s.svc" $.Release.Namespace) }}
 {{- $documents := list }}
 {{- range splitList "\n---\n" $text }}
 {{- $object := fromYaml . }}
@@ -36,6 +38,18 @@ files are those of the kustomization; names and rights stand in one place so.
 {{- range (include "tesela.documents" . | fromYaml).documents }}
 ---
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Gives the first container of a pod's spec from such a document the image, and the pod its pull secrets. */}}
+{{- define "tesela.setImage" -}}
+{{- $ := index . 0 }}
+{{- $pod := index . 1 }}
+{{- $container := first $pod.containers }}
+{{- $_ := set $container "image" (include "tesela.image" $) }}
+{{- $_ := set $container "imagePullPolicy" $.Values.image.pullPolicy }}
+{{- with $.Values.imagePullSecrets }}
+{{- $_ := set $pod "imagePullSecrets" . }}
 {{- end }}
 {{- end }}
 
@@ -60,6 +74,12 @@ files are those of the kustomization; names and rights stand in one place so.
 - --driver-root-mount=/driver-root
 - --proc-root=/host/proc
 - --sys-root=/host/sys
+{{- end }}
+{{- if ne .Values.driverLibraries "auto" }}
+- --driver-libraries={{ .Values.driverLibraries }}
+{{- end }}
+{{- if .Values.besideDevicePlugin }}
+- --beside-device-plugin
 {{- end }}
 {{- if ne .Values.cdiRoot "/var/run/cdi" }}
 - --cdi-dir={{ .Values.cdiRoot }}
