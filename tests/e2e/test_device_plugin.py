@@ -1,4 +1,4 @@
-"""A device plugin and claims on one node: what the plugin gave to a pod, no claim gets as well."""
+"""A device plugin and claims that share one node: what the plugin gave to a pod, no claim gets as well."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from e2e.harness.pods import (
 from e2e.harness.processes import wait_until
 
 GPUS = "a30*2"
+ARGUMENTS = ("--beside-device-plugin",)
 SHARED = "nvidia.com/gpu.shared"
 NOTICED_S = 60  # the driver asks twice a minute
 WHOLE = render_template("whole", render_claim_spec([render_request("gpu", device_class="gpu.nvidia.com")]))

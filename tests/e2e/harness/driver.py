@@ -34,6 +34,11 @@ class Driver:
         """
         kubelet = self.cluster.processes["kubelet"]
         before = kubelet.log.stat().st_size
+        self.begin(through=through)
+        wait_until("the kubelet registers the driver", lambda: self._is_registered(kubelet.log, before), timeout_s=30)
+
+    def begin(self, *more: str, through: Sequence[str | Path] = ()) -> None:
+        """Starts the process with `more` arguments, and waits for nothing."""
         host = self.simulator.host
         argv: list[str | Path] = [
             *through,
@@ -48,11 +53,11 @@ class Driver:
             f"--proc-root={host / 'proc'}",
             f"--sys-root={host / 'sys'}",
             *self.arguments,
+            *more,
         ]
         name = f"driver-{self.identity.pod_name}"
         self.process = Process(self.cluster.sandbox, name, argv, environment=self.simulator.client_environment)
         self.cluster.processes[name] = self.process
-        wait_until("the kubelet registers the driver", lambda: self._is_registered(kubelet.log, before), timeout_s=30)
 
     def kill(self) -> None:
         """SIGKILL: no handler runs, nothing is tidied."""
