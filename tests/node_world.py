@@ -32,6 +32,7 @@ from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.edge.store.records import RecordStore
 from tesela.edge.store.roster import RosterStore
 from tesela.plugin.announce import UNHEARD, Announces
+from tesela.plugin.driver_files import DriverFilesKeeper
 from tesela.plugin.gate import RecoveryGate
 from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.lookout import Lookout
@@ -79,6 +80,7 @@ class World:
     kube: EmbeddedCluster
     policy: Policy = DEFAULT_POLICY
     wrap: Callable[[Ports], Ports] = lambda ports: ports
+    driver_files: DriverFilesKeeper | None = None
     node: Node = field(init=False)
     foreign: set[tuple[str, int]] = field(default_factory=set)
     promised: dict[str, tuple[PreparedDevice, ...]] = field(default_factory=dict)
@@ -154,7 +156,12 @@ class World:
             announcer=announcer,
         )
         workload = WorkloadFiles(
-            cdi=ports.cdi, metadata=ports.metadata, host=ports.host, nvml=ports.nvml, lookout=lookout
+            cdi=ports.cdi,
+            metadata=ports.metadata,
+            host=ports.host,
+            nvml=ports.nvml,
+            lookout=lookout,
+            driver_files=self.driver_files,
         )
         health = HealthKeeper(
             store=HealthStore(self.state_dir),
