@@ -278,6 +278,15 @@ NODE: Final = Board(
                 width=4,
             ),
             Panel(
+                title="In the driver's way",
+                description="A device plugin for the same GPUs, another driver of the same name, or a kubelet that does "
+                "not register the driver (docs/troubleshooting.md).",
+                query=f"max(tesela_node_trouble{{{_NODE}}})",
+                unit="bool_yes_no",
+                kind="stat",
+                width=4,
+            ),
+            Panel(
                 title="Since the last sweep",
                 description="A sweep comes every five minutes.",
                 query=f"time() - tesela_last_sweep_timestamp_seconds{{{_NODE}}}",

@@ -7,7 +7,7 @@ is to start, and touches nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -32,6 +32,7 @@ from tesela.edge.kubelet.port import NodeService
 from tesela.edge.kubelet.server import KubeletServer
 from tesela.edge.nvml.watchdog import WatchedNvml, name_unread
 from tesela.edge.store.cdi_files import CdiFiles
+from tesela.edge.store.checkpoint import CheckpointFile
 from tesela.edge.store.driver_files import DriverFilesStore
 from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks
@@ -41,6 +42,7 @@ from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.edge.store.roster import RosterStore
 from tesela.edge.store.sweep import SweepStore
 from tesela.edge.telemetry.port import SILENT, Telemetry
+from tesela.plugin.adopt import Adopter, look_around
 from tesela.plugin.announce import UNHEARD, Announcer, Announces
 from tesela.plugin.claim_status import ClaimStatusWriter
 from tesela.plugin.config import PluginConfig
@@ -50,6 +52,7 @@ from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.health.observers import Observers, build_observers
 from tesela.plugin.health.report import HealthReport
 from tesela.plugin.lookout import Lookout
+from tesela.plugin.neighbours import Neighbours, Registration
 from tesela.plugin.node import Node
 from tesela.plugin.partition import Partitions
 from tesela.plugin.plugin_uses import PluginUses
@@ -90,12 +93,15 @@ class Parts:
 
     node: Node
     publisher: Publisher
+    adopter: Adopter
     recovery: Recovery
     server: KubeletServer
     observers: Observers
     sweeper: Sweeper
     release: GpuRelease
     usage: UsageSampler
+    registration: Registration
+    neighbours: Neighbours
     pausable: Mapping[str, Pausable]
     background: tuple[Part, ...]
 
@@ -116,7 +122,9 @@ def build_parts(
     """
     announcer = Announcer(kube, config.node_name, telemetry=telemetry)
     node = build_node(config, kube, nvml, telemetry, announcer)
-    publisher = _build_publisher(node, lambda: release.released, lambda: given.uses if given else ())
+    publisher = _build_publisher(
+        node, lambda: release.released, lambda: given.uses if given else (), lambda: neighbours.offered
+    )
     given = _build_plugin_uses(config, publisher)
     roster, records = lambda: node.lookout.roster, lambda: node.records.list().records
     report = _build_report(node, lambda: release.released)
@@ -139,18 +147,47 @@ def build_parts(
     server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
     server.serve_health(report)
     publisher.listen(server.send_health_again)  # when an older process ends, the kubelet forgets what both told
+    registration = Registration()
+    neighbours = Neighbours(
+        config,
+        kube,
+        announcer,
+        registration=registration,
+        own_socket=server.registrar_socket,
+        on_change=publisher.wake,
+    )
     return Parts(
         node=node,
         publisher=publisher,
+        adopter=_build_adopter(config, node),
         recovery=recovery,
         server=server,
         observers=observers,
         sweeper=sweeper,
         release=release,
         usage=usage,
+        registration=registration,
+        neighbours=neighbours,
         pausable=_list_pausable(node, observers, sweeper, usage),
-        background=(*looking, node.health, observers, sweeper, release, *sampling, *asking, statuses, announcer),
+        background=(
+            *looking,
+            node.health,
+            observers,
+            sweeper,
+            release,
+            *sampling,
+            *asking,
+            neighbours,
+            statuses,
+            announcer,
+        ),
     )
+
+
+def _build_adopter(config: PluginConfig, node: Node) -> Adopter:
+    names = PodResources(config.pod_resources).list_claims if config.pod_resources is not None else tuple
+    around = look_around(node, list_names=names, partitions=config.adopted_partitions)
+    return Adopter(node, CheckpointFile(config.state_dir), around)
 
 
 def _list_pausable(node: Node, observers: Observers, sweeper: Sweeper, usage: UsageSampler) -> dict[str, Pausable]:
@@ -184,12 +221,15 @@ def _build_plugin_uses(config: PluginConfig, publisher: Publisher) -> PluginUses
 
 
 def _build_publisher(
-    node: Node, released: Callable[[], Released], given: Callable[[], Iterable[PluginUse]]
+    node: Node,
+    released: Callable[[], Released],
+    given: Callable[[], Iterable[PluginUse]],
+    offered: Callable[[], Collection[str]],
 ) -> Publisher:
     return Publisher(
         kube=node.kube,
         node_name=node.pool,
-        state=lambda: read_pool_state(node, released(), given()),
+        state=lambda: read_pool_state(node, released(), given(), offered()),
         lock=node.locks.publisher_lock(),
         telemetry=node.telemetry,
     )

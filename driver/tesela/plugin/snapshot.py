@@ -31,6 +31,7 @@ def read_snapshot(parts: Parts, nvml: WatchedNvml, is_registered: Callable[[], b
         wedged_gpus=nvml.wedged_gpus(),
         wedged_node=nvml.wedged_node,
         registered=is_registered(),
+        troubles=frozenset(parts.neighbours.standing),
         health_streams=parts.server.health_streams,
         nvml_released=not nvml.is_open,
         event_set_open=parts.observers.events.is_open,

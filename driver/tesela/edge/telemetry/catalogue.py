@@ -130,6 +130,13 @@ METRICS: Final = (
     ),
     Metric("tesela_slices_published", Kind.GAUGE, (), "ResourceSlices of this node's pool as last rendered."),
     Metric("tesela_health_streams", Kind.GAUGE, (), "Open health streams of the kubelet."),
+    Metric(
+        "tesela_node_trouble",
+        Kind.GAUGE,
+        ("kind",),
+        "1 while something on the node is in the driver's way: a device plugin for the same GPUs, another driver of "
+        "the same name, a kubelet that does not register it.",
+    ),
     Metric("tesela_nvml_released", Kind.GAUGE, (), "1 while NVML is released for maintenance of the GPUs."),
     Metric(
         "tesela_last_sweep_timestamp_seconds", Kind.GAUGE, (), "When the last sweep of this node ended, in Unix time."

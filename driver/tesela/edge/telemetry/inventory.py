@@ -18,6 +18,7 @@ from tesela.core.record import ClaimState
 from tesela.core.room import count_devices
 from tesela.core.roster import KnownGpu
 from tesela.core.slices.versions import render_cuda_version
+from tesela.core.trouble import Trouble
 from tesela.edge.telemetry.catalogue import BY_NAME, Kind
 from tesela.edge.telemetry.snapshot import Snapshot, Usage
 
@@ -74,6 +75,7 @@ def _list_samples(snapshot: Snapshot, xids: Mapping[tuple[str, int], int]) -> It
         ],
     )
     yield "tesela_kubelet_registered", [((), snapshot.registered)]
+    yield "tesela_node_trouble", [((trouble,), trouble in snapshot.troubles) for trouble in Trouble]
     yield from _list_optional(snapshot)
 
 

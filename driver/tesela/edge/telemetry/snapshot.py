@@ -15,6 +15,7 @@ from tesela.core.record import ClaimRecord
 from tesela.core.room import Room
 from tesela.core.roster import EMPTY_ROSTER, Roster
 from tesela.core.slices.pool import Pool
+from tesela.core.trouble import Trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Snapshot:
     wedged_gpus: frozenset[str] = frozenset()
     wedged_node: bool = False
     registered: bool = False
+    troubles: frozenset[Trouble] = frozenset()
     health_streams: int | None = None
     nvml_released: bool | None = None
     event_set_open: bool | None = None
