@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from e2e.harness.cluster import Cluster
-from e2e.harness.config_policy import NAME, wait_in_force, without_config_policy
+from e2e.harness.config_policy import (
+    NAME,
+    config_warnings,
+    hear_kubectl,
+    wait_in_force,
+    without_config_policy,
+)
 from e2e.harness.pods import (
     Namespace,
     render_claim,
@@ -146,3 +152,11 @@ def test_a_template_from_before_the_policy_says_so_on_its_pod(cluster: Cluster, 
     namespace.apply(render_pod("wrong", templates={"gpu": "old"}))
 
     assert SENTENCE in namespace.wait_event("wrong", "FailedResourceClaimCreation")
+
+
+def test_where_other_nodes_take_such_configs_a_warning_can_be_all(cluster: Cluster, namespace: Namespace) -> None:
+    claim = render_claim("warned", render_claim_spec([WHOLE], config=[BAD]))
+    with config_warnings(cluster):
+        said = hear_kubectl(cluster, namespace.name, claim)
+
+    assert (said.startswith("Warning: "), SENTENCE in said) == (True, True)

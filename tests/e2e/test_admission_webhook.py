@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from e2e.harness.build import HarnessError
 from e2e.harness.cluster import Cluster
+from e2e.harness.config_policy import hear_kubectl
 from e2e.harness.pods import (
     Namespace,
     render_claim,
@@ -20,7 +20,6 @@ from e2e.harness.pods import (
 from e2e.harness.processes import wait_until
 from e2e.harness.webhook import Webhook
 from tesela.core.errors import ApiError
-from tesela.edge.kube.port import Json
 
 pytestmark = pytest.mark.timeout(420)  # the image, where it is not built yet
 PARTITION = render_request("core", device_class="mig.nvidia.com")
@@ -29,19 +28,8 @@ RIGHT = render_opaque("MigDeviceConfig", requests=["core"])
 REFUSED = "request core (DeviceClass mig.nvidia.com) takes partitions only"
 
 
-def says(cluster: Cluster, namespace: str, obj: Json) -> str:
-    """What kubectl hears when it would create `obj`: warnings, a refusal."""
-    tried = ["-n", namespace, "create", "--dry-run=server", "-o", "name", "-f", "-"]
-    command = [cluster.binaries / "kubectl", f"--kubeconfig={cluster.certificates.path('admin.kubeconfig')}", *tried]
-    quoted = " ".join(str(word) for word in command)
-    try:
-        return cluster.run(["sh", "-c", f"{quoted} 2>&1"], stdin=json.dumps(obj))
-    except HarnessError as error:
-        return str(error)
-
-
 def is_asked(cluster: Cluster) -> bool:
-    return REFUSED in says(
+    return REFUSED in hear_kubectl(
         cluster, "default", render_claim("nobody-keeps-this", render_claim_spec([PARTITION], config=[WRONG]))
     )
 
@@ -72,7 +60,7 @@ def test_a_template_with_an_alternative_that_its_config_does_not_fit_is_refused(
     request = render_first_available("core", "3g.40gb", "1g.10gb")
     template = render_template("wrong", render_claim_spec([request], config=[WRONG]))
 
-    assert "request core/p3g40gb" in says(webhook.cluster, namespace.name, template)
+    assert "request core/p3g40gb" in hear_kubectl(webhook.cluster, namespace.name, template)
 
 
 def test_a_class_whose_config_fits_none_of_its_devices_is_refused(webhook: Webhook) -> None:
@@ -80,13 +68,13 @@ def test_a_class_whose_config_fits_none_of_its_devices_is_refused(webhook: Webho
     spec = {"selectors": [{"cel": {"expression": selector}}], "config": [render_opaque("GpuConfig")]}
     obj = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "wrong"}, "spec": spec}
 
-    assert "the class selects partitions only" in says(webhook.cluster, "default", obj)
+    assert "the class selects partitions only" in hear_kubectl(webhook.cluster, "default", obj)
 
 
 def test_what_governs_nothing_is_a_warning_that_kubectl_shows(webhook: Webhook, namespace: Namespace) -> None:
     claim = render_claim("idle", render_claim_spec([PARTITION], config=[render_opaque("GpuConfig")]))
 
-    assert "Warning: spec.devices.config[0].opaque.parameters.kind: governs nothing" in says(
+    assert "Warning: spec.devices.config[0].opaque.parameters.kind: governs nothing" in hear_kubectl(
         webhook.cluster, namespace.name, claim
     )
 
@@ -94,7 +82,7 @@ def test_what_governs_nothing_is_a_warning_that_kubectl_shows(webhook: Webhook, 
 def test_a_right_config_passes_in_silence(webhook: Webhook, namespace: Namespace) -> None:
     claim = render_claim("right", render_claim_spec([PARTITION], config=[RIGHT]))
 
-    assert says(webhook.cluster, namespace.name, claim).split() == ["resourceclaim.resource.k8s.io/right"]
+    assert hear_kubectl(webhook.cluster, namespace.name, claim).split() == ["resourceclaim.resource.k8s.io/right"]
 
 
 def test_a_renewed_certificate_is_taken_up_without_a_restart(webhook: Webhook) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +17,11 @@ from e2e.harness.build import HarnessError
 from e2e.harness.cluster import Cluster
 from e2e.harness.pods import render_claim, render_claim_spec, render_opaque, render_request
 from e2e.harness.processes import wait_until
+from tesela.edge.kube.port import Json
 
 NAME = "tesela-configs"
-FILE = Path(__file__).resolve().parents[3] / "daemonset" / "base" / "permissions" / "config-admission.yaml"
+DAEMONSET = Path(__file__).resolve().parents[3] / "daemonset"
+FILE = DAEMONSET / "base" / "permissions" / "config-admission.yaml"
 _BAD = render_claim(
     "nobody-keeps-this", render_claim_spec([render_request("core")], config=[render_opaque("GpuConfiguration")])
 )
@@ -40,11 +44,39 @@ def without_config_policy(cluster: Cluster) -> Iterator[None]:
         wait_in_force(cluster)
 
 
-def _refuses(cluster: Cluster) -> bool:
+@contextlib.contextmanager
+def config_warnings(cluster: Cluster) -> Iterator[None]:
+    """The component config-warnings over the shipped permissions: bad configs are warned of meanwhile."""
+    folder = cluster.sandbox.folder / "config-warnings"
+    folder.mkdir()
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(DAEMONSET / "base" / "permissions", folder.resolve())],
+        "components": [os.path.relpath(DAEMONSET / "components" / "config-warnings", folder.resolve())],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(document))
+    cluster.apply(folder)
+    wait_until(f"policy {NAME} refuses no more", lambda: not _refuses(cluster), timeout_s=30)
     try:
-        cluster.kubectl("-n", "default", "create", "--dry-run=server", "-f", "-", stdin=json.dumps(_BAD))
-    except HarnessError as error:
-        if NAME in str(error):
-            return True
-        raise
+        yield
+    finally:
+        cluster.apply(FILE)
+        wait_in_force(cluster)
+
+
+def hear_kubectl(cluster: Cluster, namespace: str, obj: Json) -> str:
+    """What a user of kubectl hears of an attempt to create `obj`, which nobody keeps: warnings, a refusal."""
+    kubectl = [cluster.binaries / "kubectl", f"--kubeconfig={cluster.certificates.path('admin.kubeconfig')}"]
+    attempt = [*kubectl, "-n", namespace, "create", "--dry-run=server", "-o", "name", "-f", "-"]
+    script = f"{shlex.join(map(str, attempt))} 2>&1 || true"
+    return cluster.run(["sh", "-c", script], stdin=json.dumps(obj))
+
+
+def _refuses(cluster: Cluster) -> bool:
+    said = hear_kubectl(cluster, "default", _BAD)
+    if "denied request" in said and NAME in said:
+        return True
+    if f"resourceclaim.resource.k8s.io/{_BAD['metadata']['name']}" not in said:
+        raise HarnessError(f"a claim is refused by somebody else: {said}")
     return False
