@@ -29,7 +29,6 @@ from tesela.edge.kube.port import Json
 
 GPUS = "h100-80gb:mig,h100-80gb"
 VERSION = "580.95.05"  # of the simulator's driver, unless its machine says otherwise
-WAYS = ("toolkit", "mount")
 SONAMES = sorted(soname.format(version=VERSION) for soname in LIBRARIES.values())
 OPEN = """
 import ctypes, json, os, signal
@@ -75,6 +74,15 @@ def restart_driver(node: Node, *arguments: str) -> None:
     node.driver.start()
 
 
+@pytest.fixture(scope="module", params=["toolkit", "mount"])
+def way(node: Node, root: DriverInstallation, request: pytest.FixtureRequest) -> str:
+    """Each of the two, with everything there that either needs."""
+    root.install(VERSION)
+    root.install_toolkit()
+    restart_driver(node, f"--driver-libraries={request.param}")
+    return str(request.param)
+
+
 def render_opener(names: Sequence[str], *, claims: Sequence[str], **security: bool) -> Json:
     """A container of our image, the one with Python and without a shell, that opens libraries by these names."""
     script = f"NAMES = {list(names)!r}\n{OPEN}"
@@ -117,12 +125,7 @@ def read_common_edits(node: Node) -> Json:
     return dict(json.loads(path.read_text())["containerEdits"])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_library_is_found_by_its_soname(
-    node: Node, installed: DriverInstallation, work: Namespace, way: str
-) -> None:
-    restart_driver(node, f"--driver-libraries={way}")
-
+def test_every_library_is_found_by_its_soname(way: str, work: Namespace) -> None:
     start_opener(work, "opener")
 
     assert read_opened(work, "opener") == {
@@ -132,35 +135,20 @@ def test_every_library_is_found_by_its_soname(
     }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_cuda_is_found_by_the_name_of_its_development_link(
-    node: Node, installed: DriverInstallation, work: Namespace, way: str
-) -> None:
-    restart_driver(node, f"--driver-libraries={way}")
-
+def test_cuda_is_found_by_the_name_of_its_development_link(way: str, work: Namespace) -> None:
     start_opener(work, "linker", names=["libcuda.so"])
 
     assert read_opened(work, "linker")["opened"] == {"libcuda.so": ["libcuda.so.1", VERSION]}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_container_with_two_claims_starts(
-    node: Node, installed: DriverInstallation, work: Namespace, way: str
-) -> None:
+def test_a_container_with_two_claims_starts(way: str, work: Namespace) -> None:
     """Each claim's CDI file mounts and links the same."""
-    restart_driver(node, f"--driver-libraries={way}")
-
     start_opener(work, "two", claims=2)
 
     assert read_opened(work, "two")["compiles"] == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_container_that_may_not_write_gets_them_too(
-    node: Node, installed: DriverInstallation, work: Namespace, way: str
-) -> None:
-    restart_driver(node, f"--driver-libraries={way}")
-
+def test_a_container_that_may_not_write_gets_them_too(way: str, work: Namespace) -> None:
     start_opener(work, "reader", readOnlyRootFilesystem=True)
 
     assert read_opened(work, "reader")["compiles"] == 1
@@ -186,6 +174,19 @@ def test_without_the_toolkit_the_libraries_are_mounted_without_a_hook(
     start_opener(work, "opener", names=["libcuda.so.1"])
 
     assert (read_opened(work, "opener")["compiles"], "hooks" in read_common_edits(node)) == (1, False)
+
+
+def test_the_gpu_operators_toolkit_runs_with_the_drivers_root_as_its_own(
+    node: Node, installed: DriverInstallation, work: Namespace
+) -> None:
+    """It is a script that names its program by the host's path, so it works under the host's root alone."""
+    installed.wrap_toolkit(node.simulator.socket)
+    restart_driver(node, "--driver-libraries=toolkit")
+
+    start_opener(work, "opener", names=["libcuda.so.1"])
+
+    paths = {hook["path"] for hook in read_common_edits(node)["hooks"]}
+    assert (read_opened(work, "opener")["compiles"], paths) == (1, {str(installed.wrapped_hook)})
 
 
 def test_a_container_that_starts_again_gets_the_libraries_that_replaced_those_of_before(

@@ -52,8 +52,17 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    """What every prepare asks for, worked out once: `passing` are the mounts that come and go with a service."""
+
     files: DriverFiles
     digest: str
+    body: Mapping[str, Any]
+    passing: DriverEdits
+
+    @classmethod
+    def of(cls, files: DriverFiles) -> _Found:
+        passing = tuple(mount for mount in files.edits.mounts if mount.is_passing)
+        return cls(files, render_digest(files), render_driver_edits(files.edits), DriverEdits(mounts=passing))
 
 
 class DriverFilesKeeper(PausablePart):
@@ -109,7 +118,8 @@ class DriverFilesKeeper(PausablePart):
                 f"{files.problem}; mend that, or let the driver run with --driver-libraries=auto; it looks again and "
                 "the kubelet tries again, both by themselves"
             )
-        return Given(render_driver_edits(files.edits, self._tree.find_missing(files.edits)), found.digest)
+        missing = self._tree.find_missing(found.passing)
+        return Given(render_driver_edits(files.edits, missing) if missing else found.body, found.digest)
 
     def wait(self, deadline: Deadline) -> None:
         """Return when `get` will not have to wait; whoever is about to lock a GPU waits before that. Never raises."""
@@ -156,7 +166,7 @@ class DriverFilesKeeper(PausablePart):
             return _VERSION_WAIT_S
         files = self._look(version)
         with self._looked:
-            self._found = _Found(files, render_digest(files))
+            self._found = _Found.of(files)
             self._looks += 1
             self._fresh_until_s = time.monotonic() + _FRESH_S
             self._looked.notify_all()

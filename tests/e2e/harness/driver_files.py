@@ -7,6 +7,7 @@ in time compiler by its SONAME at run time, as NVIDIA's does.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ LIBRARIES = {
 }
 """Name and SONAME, as NVIDIA's driver has them."""
 
+_OPERATORS_FOLDER = "usr/local/nvidia/toolkit"
 _SOURCE = """
 #include <dlfcn.h>
 const char *stand_in_release(void) { return RELEASE; }
@@ -66,10 +68,43 @@ class DriverInstallation:
         for program in build_toolkit().iterdir():
             shutil.copy(program, programs / program.name)
 
+    @property
+    def wrapped_hook(self) -> Path:
+        """The hook's program after `wrap_toolkit`."""
+        return self.root / _OPERATORS_FOLDER / "nvidia-cdi-hook"
+
+    def wrap_toolkit(self, nvml_socket: Path) -> None:
+        """The toolkit as the GPU operator lays it out, in a root that a program can have for its own.
+
+        That takes the C library and a shell, and the simulator's socket where the program looks for it.
+        """
+        self.remove_toolkit()
+        folder = self.root / _OPERATORS_FOLDER
+        folder.mkdir(parents=True)
+        for program in build_toolkit().iterdir():
+            shutil.copy(program, folder / (program.name + (".real" if program.name == "nvidia-ctk" else "")))
+        script = folder / "nvidia-ctk"
+        script.write_text(f'#!/bin/sh\nexec /{_OPERATORS_FOLDER}/nvidia-ctk.real "$@"\n')
+        script.chmod(0o755)
+        needed = subprocess.run(["ldd", folder / "nvidia-ctk.real"], check=True, capture_output=True, text=True).stdout
+        for library in re.findall(r"(/\S+) \(0x", needed):
+            self._copy(Path(library), Path(library))
+        self._copy(Path("/bin/busybox"), Path("/bin/sh"))
+        seen = self.root / nvml_socket.relative_to("/")
+        seen.parent.mkdir(parents=True, exist_ok=True)
+        seen.unlink(missing_ok=True)
+        seen.hardlink_to(nvml_socket)
+
     def remove_toolkit(self) -> None:
         """Without NVIDIA's container toolkit."""
         for name in ("nvidia-ctk", "nvidia-cdi-hook"):
             (self.root / "usr" / "bin" / name).unlink(missing_ok=True)
+        shutil.rmtree(self.root / _OPERATORS_FOLDER, ignore_errors=True)
+
+    def _copy(self, file: Path, place: Path) -> None:
+        target = self.root / place.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
 
 
 def _compile(library: Path, *, soname: str, release: str) -> None:
