@@ -92,6 +92,14 @@ def test_its_check_before_a_removal_is_the_component() -> None:
     assert hooks == kustomize(COMPONENTS / "uninstall-check")
 
 
+def test_it_warns_where_the_component_does(tmp_path: Path) -> None:
+    rendered = template("--set", "configAdmission.action=Warn")
+
+    assert without(rendered, "DeviceClass") == without(
+        kustomize(render_overlay(tmp_path, ["config-warnings"])), "Namespace"
+    )
+
+
 @pytest.mark.parametrize("certificate", ["cert-manager", "by-hand"])
 def test_its_webhook_is_the_component(certificate: str, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text(CA_CERTIFICATE)
