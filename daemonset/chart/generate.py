@@ -30,10 +30,19 @@ HEAD = """\
 """
 PAGE = """# Which values does the chart take?
 
-`helm install tesela daemonset/chart/tesela --namespace tesela --create-namespace --values FILE`. A value that is not
-here, or of another type, is refused before anything is made: the chart has a schema. With the defaults the chart makes
-what `kubectl apply -k daemonset/overlays/production` makes, with `gpus: simulated` what the overlay `simulated` does: a
-test compares them. `daemonset/chart/generate.py` writes this page.
+```
+helm install tesela daemonset/chart/tesela --namespace tesela --create-namespace --wait \\
+  --set image.repository=registry.example.com/gpu/tesela --set 'deviceClasses.families={h100-80gb}'
+helm install tesela daemonset/chart/tesela --namespace tesela --create-namespace --wait --set gpus=simulated
+```
+
+The first is for real GPUs, the second for [simulated ones](install.md). A value that is not here, or of another type, is
+refused before anything is made, by its path: the chart has a schema. With the defaults it makes what `kubectl apply -k
+daemonset/overlays/production` makes, with `gpus: simulated` what the overlay `simulated` does: a test compares them. The
+namespace is Helm's, so nothing labels it for Pod Security; the notes say how, where the label is missing. A cluster has
+one release, whose objects have the same names whatever it is called. Updates, rollbacks and removal: [upgrade](upgrade.md).
+
+`daemonset/chart/generate.py` writes this page from `values.schema.json`.
 
 | value | default | meaning |
 |---|---|---|

@@ -147,6 +147,7 @@ def test_the_scheduler_gives_what_each_class_of_the_board_means(node: Node, work
         ("tesela-admin", "create", "devicetaintrules", True),
         ("tesela-admin", "delete", "devicetaintrules", True),
         ("tesela-admin", "create", "deviceclasses", True),
+        ("tesela-admin", "list", "nodes", True),
         ("tesela-admin", "update", "resourceslices", False),
         ("tesela-admin", "create", "pods/exec", False),
     ],
@@ -154,7 +155,7 @@ def test_the_scheduler_gives_what_each_class_of_the_board_means(node: Node, work
 def test_a_role_gives_what_its_page_says(role: str, verb: str, resource: str, may: bool, cluster: Cluster) -> None:
     bind_to(cluster, role)
     resource, _, subresource = resource.partition("/")
-    group = "" if resource == "pods" else "resource.k8s.io"
+    group = "" if resource in {"pods", "nodes"} else "resource.k8s.io"
     attributes = {"verb": verb, "resource": resource, "subresource": subresource, "group": group}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
