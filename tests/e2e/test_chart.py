@@ -227,5 +227,15 @@ def test_a_wrong_value_is_refused_by_its_path(flags: tuple[str, ...], said: str)
     assert said in answer
 
 
+def test_a_packaged_chart_is_whole(tmp_path: Path) -> None:
+    run(build.build_helm(), "package", CHART, "--destination", tmp_path)
+    (archive,) = tmp_path.glob("tesela-*.tgz")
+    flags = ("--set", f"deviceClasses.families={{{','.join(FAMILIES)}}}")
+
+    packaged = index(run(build.build_helm(), "template", "tesela", archive, "--namespace", "tesela", *flags))
+
+    assert packaged == template(*flags, hooks=True)
+
+
 def test_helm_lint_has_nothing_to_say() -> None:
     assert "0 chart(s) failed" in run(build.build_helm(), "lint", "--strict", CHART)
