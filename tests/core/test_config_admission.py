@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 from admission_policy import AdmissionPolicy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from tesela.core.errors import DocumentError
 from tesela.edge.documents.config import API_VERSION, decode_config
 
 OURS: Final = "gpu.nvidia.com"
+ROOT: Final = Path(__file__).parents[2]
 POLICY: Final = AdmissionPolicy("config-admission.yaml", "tesela-configs")
 BAD: Final = {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "Fair"}}
 GOOD: Final = {"apiVersion": API_VERSION, "kind": "GpuConfig"}
@@ -70,20 +73,24 @@ TYPED = st.builds(
 
 
 def refused_path(parameters: Json) -> str | None:
+    """The field that prepare names; of several unknown ones beside each other either may be named: `?`."""
     try:
         decode_config(parameters)
     except DocumentError as error:
-        return error.path
+        return blur(error.path, error.problem)
     return None
+
+
+def blur(path: str, problem: str) -> str:
+    return f"{path.rpartition('.')[0]}.?" if problem.startswith("unknown field") else path
 
 
 @given(PARAMETERS | TYPED)
 def test_the_policy_refuses_what_prepare_refuses_at_the_same_field(parameters):
     message = POLICY.decide(claim(entry(parameters)))
 
-    path = None if message is None else message.partition(": ")[0]
-    at = refused_path(parameters)
-    assert path == (None if at is None else f"spec.devices.config[0].opaque.parameters.{at}")
+    path, _, problem = (message or "").removeprefix("spec.devices.config[0].opaque.parameters.").partition(": ")
+    assert (None if message is None else blur(path, problem)) == refused_path(parameters)
 
 
 @given(st.dictionaries(TEXT | st.sampled_from(["apiVersion", "kind", "sharing"]), ANYTHING, max_size=5))
@@ -171,3 +178,39 @@ def test_a_message_shows_the_beginning_of_a_long_name():
     message = POLICY.decide(claim(entry({**GOOD, "x" * 5000: 1})))
 
     assert message.startswith(f"spec.devices.config[0].opaque.parameters.{'x' * 60}: unknown field")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        [],
+        {},
+        {**GOOD, "kind": "GPUConfig"},
+        {**GOOD, "kind": "VfioDeviceConfig"},
+        {**GOOD, "kind": "ComputeDomainChannelConfig"},
+        {**GOOD, "sharing": 1},
+        {**GOOD, "sharing": {}},
+        BAD,
+        {**GOOD, "sharing": {"strategy": "MPS"}},
+        {**GOOD, "sharing": {"strategy": "TimeSlicing", "mpsConfig": {}}},
+        {**GOOD, "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": []}},
+        {**GOOD, "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Forever"}}},
+        {**GOOD, "colour": 1},
+    ],
+)
+def test_the_page_has_the_message(parameters):
+    message = POLICY.decide(claim(entry(parameters))).removeprefix("spec.devices.config[0].opaque.parameters")
+    page = (ROOT / "docs" / "admission.md").read_text()
+
+    assert f"`{message.partition(': use TimeSlicing')[0]}" in page
+
+
+def test_the_webhook_is_asked_about_the_same_objects():
+    webhook = yaml.safe_load((ROOT / "daemonset/components/admission-webhook/webhook.yaml").read_text())["webhooks"][0]
+    constraints = POLICY.spec["matchConstraints"]
+
+    assert [webhook["matchConditions"], webhook["rules"], webhook["matchPolicy"]] == [
+        POLICY.spec["matchConditions"],
+        constraints["resourceRules"],
+        constraints["matchPolicy"],
+    ]

@@ -102,8 +102,10 @@ def test_without_a_webhook_that_answers_objects_pass(webhook: Webhook, namespace
     webhook.scale(0)
 
     namespace.apply(render_claim("passes", render_claim_spec([PARTITION], config=[WRONG])))
-
+    counters = webhook.cluster.kubectl("get", "--raw", "/metrics")
     webhook.scale(2)
+
+    assert 'apiserver_admission_webhook_fail_open_count{name="configs.admission.gpu.nvidia.com"' in counters
 
 
 def test_an_update_of_the_webhook_lets_nothing_wrong_pass(webhook: Webhook) -> None:
