@@ -40,7 +40,7 @@ The first is for real GPUs, the second for [simulated ones](install.md). A value
 is refused before anything is made, by its path: the chart has a schema. With the defaults it makes what
 `kubectl apply -k daemonset/overlays/production` makes, with `gpus: simulated` what the overlay `simulated` does: a test
 compares them. The namespace is Helm's, so nothing labels it for Pod Security; the notes say how, where the label is
-missing. A cluster has one release, whose objects have the same names whatever it is called. Updates, rollbacks, removal:
+missing. A cluster has one release, whose objects have the same names whatever it is called. Update, rollback, removal:
 [upgrade](upgrade.md).
 
 `daemonset/chart/generate.py` writes this page from `values.schema.json`.
