@@ -12,9 +12,11 @@ from tesela.core.errors import NvmlError
 from tesela.core.model import ClaimRef, Shape
 from tesela.core.record import ClaimState
 from tesela.core.shape import Policy, PolicyRule
+from tesela.core.slices.offer import plan_foreign_fences
 from tesela.edge.nvml import codes
 from tesela.edge.store.checkpoint import CheckpointFile
 from tesela.plugin.adopt import Adopter, look_around
+from tesela.plugin.pool_state import read_pool_state
 
 
 @pytest.fixture
@@ -206,3 +208,22 @@ def test_an_nvml_that_fails_keeps_no_claim_from_being_adopted(moved):
     Adopter(node, CheckpointFile(moved.world.state_dir), around).adopt()
 
     assert moved.world.record(ref).devices[0].current.ours
+
+
+def test_a_partition_that_stays_is_fenced_while_its_claim_lives(moved):
+    ref, live = moved.partition("a", 0, "1g.5gb", 4)
+    moved.world.foreign.add((live.gpu_uuid, live.gi_id))
+    moved.adopt(ref, partitions=TheirPartitions.STATIC)
+    state = read_pool_state(moved.world.node)
+
+    fences = plan_foreign_fences(state.roster.gpus[0], state)
+
+    assert [one.placement for one in fences] == [live.placement]
+
+
+def test_one_that_goes_with_its_claim_is_not(moved):
+    ref, _ = moved.partition("a", 0, "1g.5gb", 4)
+    moved.adopt(ref)
+    state = read_pool_state(moved.world.node)
+
+    assert plan_foreign_fences(state.roster.gpus[0], state) == ()

@@ -51,13 +51,19 @@ def is_stale(device: RecordedDevice, known: KnownGpu | None, boot_id: str) -> bo
     return known is None or device.boot_id != boot_id or device.generation != known.generation
 
 
-def list_foreign(gpu_uuid: str, live: Iterable[LivePartition], records: Iterable[ClaimRecord]) -> list[LivePartition]:
-    """The live partitions of a GPU that stand in no record's slot: nobody of ours made them. By placement."""
+def list_foreign(
+    gpu_uuid: str, live: Iterable[LivePartition], records: Iterable[ClaimRecord], *, with_adopted: bool = False
+) -> list[LivePartition]:
+    """The live partitions of a GPU that stand in no record's slot: nobody of ours made them. By placement.
+
+    `with_adopted`: those of adopted claims, too, that stay when their claim ends.
+    """
     slots = {
         (partition.profile_id, partition.placement)
         for record in records
         for device in record.devices_on(gpu_uuid)
         for partition in device.partitions
+        if partition.ours or not (with_adopted and record.adopted)
     }
     foreign = [one for one in live if one.gpu_uuid == gpu_uuid and (one.profile_id, one.placement) not in slots]
     return sorted(foreign, key=lambda one: (one.placement, one.profile_id))

@@ -74,7 +74,8 @@ def plan_offers(state: PoolState, abilities: ApiAbilities) -> tuple[GpuOffer, ..
 def plan_foreign_fences(known: KnownGpu, state: PoolState) -> tuple[Fence, ...]:
     """One fence per live partition that no record knows, unless the shape offers partitions made by others.
 
-    Nothing may be created over it and nothing of it destroyed (invariant 1): it is waited out.
+    Nothing may be created over it and nothing of it destroyed (invariant 1): it is waited out. One of an adopted claim
+    that stays when the claim ends is fenced before: a claim that came in between would wait in vain.
     """
     if plan_shape(known, state.policy).partitions is PartitionSource.STATIC:
         return ()
@@ -85,7 +86,7 @@ def plan_foreign_fences(known: KnownGpu, state: PoolState) -> tuple[Fence, ...]:
             key=FOREIGN_KEY,
             value=_describe_foreign(known, live),
         )
-        for live in list_foreign(known.gpu.uuid, state.live, state.records)
+        for live in list_foreign(known.gpu.uuid, state.live, state.records, with_adopted=True)
     )
 
 
