@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from e2e.harness import deployed
 from e2e.harness.build import HarnessError
 from e2e.harness.cluster import NODE, Cluster
 from e2e.harness.deployed import Overlay
-from e2e.harness.driver import is_pool_complete, list_cdi_files, list_records, list_slices
+from e2e.harness.driver import DRIVER, is_pool_complete, list_cdi_files, list_records, list_slices
 from e2e.harness.pods import Namespace, render_claim_spec, render_pod, render_request, render_template
 from e2e.harness.processes import wait_until
 from e2e.harness.tesela_command import find_tesela
@@ -28,6 +29,7 @@ class Stage:
     """The overlay, the Job that asks before its removal, and a namespace for pods."""
 
     cluster: Cluster
+    overlay: Overlay
     check: Overlay
     work: Namespace
 
@@ -68,7 +70,8 @@ def stage(cluster: Cluster) -> Iterator[Stage]:
     work = Namespace(cluster, "life")
     work.create()
     work.apply(SMALL)
-    stage = Stage(cluster=cluster, check=Overlay(cluster, "../components/uninstall-check"), work=work)
+    check = Overlay(cluster, "../components/uninstall-check")
+    stage = Stage(cluster=cluster, overlay=overlay, check=check, work=work)
     yield stage
     work.clear()
     overlay.delete()
@@ -94,6 +97,42 @@ def test_the_job_succeeds_when_nothing_does(stage: Stage) -> None:
     removable, printed = stage.ask()
 
     assert (removable, "it can be removed" in printed) == (True, True)
+
+
+@pytest.fixture
+def newer(stage: Stage) -> Iterator[str]:
+    """A newer release's state on the node, its driver still runs, and this release is rolled back to: its last line."""
+    cluster = stage.cluster
+    deployed.add_tag(cluster, TAG, "older")
+    path = cluster.kubelet_folder / "plugins" / DRIVER / "roster.json"
+    before = path.read_text()
+    path.write_text(json.dumps({**json.loads(before), "version": 99}))
+    stage.overlay.apply("older")
+    wait_until("the older release has ended", lambda: find_last_words(cluster), timeout_s=60)
+    yield find_last_words(cluster)
+    path.write_text(before)
+    stage.overlay.apply(TAG)
+    wait_driver(cluster)
+
+
+def find_last_words(cluster: Cluster) -> str:
+    """The message of a driver's container that ended with an error."""
+    for pod in deployed.list_pods(cluster, deployed.DRIVER):
+        for status in pod["status"].get("containerStatuses", []):
+            for state in (status.get("state", {}), status.get("lastState", {})):
+                if state.get("terminated", {}).get("exitCode"):
+                    return str(state["terminated"].get("message", ""))
+    return ""
+
+
+def test_a_rollback_that_cannot_read_the_state_says_so_and_the_driver_that_runs_serves_on(
+    stage: Stage, newer: str
+) -> None:
+    stage.work.apply(render_pod("meanwhile", templates={"gpu": "small"}))
+    stage.work.wait_running("meanwhile")
+    stage.work.clear()
+
+    assert "run the release of tesela that wrote it" in newer
 
 
 @pytest.fixture
