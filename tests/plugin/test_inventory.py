@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -119,3 +120,26 @@ def test_a_gpu_without_a_pci_address_is_there_without_its_topology():
     nvml.init()
 
     assert [bool(gpu.pci_bus_id) for gpu in look(nvml).gpus] == [False, True]
+
+
+# A vGPU in a guest
+
+
+@pytest.fixture
+def guest():
+    nvml = SimulatedNvml(build_machine("h100-80gb:vgpu"))
+    nvml.init()
+    return nvml
+
+
+def test_a_vgpu_in_a_guest_offers_no_partition(guest):
+    (gpu,) = look(guest).gpus
+
+    assert (gpu.mig_enabled, gpu.resetless_mig, gpu.profiles) == (None, False, ())
+
+
+def test_a_vgpu_in_a_guest_is_told_once(guest, caplog):
+    with caplog.at_level(logging.INFO):
+        look(guest, look(guest))
+
+    assert len([one for one in caplog.messages if "is a vGPU in a guest" in one]) == 1

@@ -55,8 +55,14 @@ def open_library_file(spec: str, driver_root_mount: Path = Path("/")) -> Library
 def _get_library(root: Path) -> Path:
     found = find_library(root, NVML_LIBRARY)
     if found is None:
-        missing = f"there is no {NVML_LIBRARY} in {', '.join(LIBRARY_FOLDERS)} below {root}"
-        where = missing if root.is_dir() else f"{root} is no folder here, so {NVML_LIBRARY} cannot be found below it"
-        next_step = "install the GPU driver, or point --driver-root-mount at where its root is mounted"
-        raise NvmlError(codes.LIBRARY_NOT_FOUND, FUNCTIONS["init"], f"{where}: {next_step}")
+        problem = (
+            f"there is no {NVML_LIBRARY} in {', '.join(LIBRARY_FOLDERS)} below {root}: install the GPU driver, or "
+            "point --driver-root-mount at where its root is mounted"
+        )
+        if not root.is_dir():
+            problem = (
+                f"{root} is no folder here, so {NVML_LIBRARY} cannot be found below it: mount the GPU driver's root "
+                "there, or correct --driver-root-mount"
+            )
+        raise NvmlError(codes.LIBRARY_NOT_FOUND, FUNCTIONS["init"], problem)
     return found

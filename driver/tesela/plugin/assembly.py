@@ -52,7 +52,7 @@ from tesela.plugin.health.keeper import HealthKeeper
 from tesela.plugin.health.observers import Observers, build_observers
 from tesela.plugin.health.report import HealthReport
 from tesela.plugin.lookout import Lookout
-from tesela.plugin.neighbours import Neighbours, Registration
+from tesela.plugin.neighbours import Neighbours
 from tesela.plugin.node import Node
 from tesela.plugin.partition import Partitions
 from tesela.plugin.plugin_uses import PluginUses
@@ -100,7 +100,6 @@ class Parts:
     sweeper: Sweeper
     release: GpuRelease
     usage: UsageSampler
-    registration: Registration
     neighbours: Neighbours
     pausable: Mapping[str, Pausable]
     background: tuple[Part, ...]
@@ -126,36 +125,21 @@ def build_parts(
         node, lambda: release.released, lambda: given.uses if given else (), lambda: neighbours.offered
     )
     given = _build_plugin_uses(config, publisher)
-    roster, records = lambda: node.lookout.roster, lambda: node.records.list().records
     report = _build_report(node, lambda: release.released)
     statuses = _build_statuses(node, lambda: release.released)
     on_change = partial(_wake, publisher, report, statuses)
-    node.health.listen(lambda _changes: on_change("health changed"))
-    nvml.listen(node.health.wake)
-    node.mode_holds.attach(node.health.post, partial(_list_mode_held, node.health))
+    _join_health(node, nvml, announcer, on_change)
     recovery = Recovery(node)
     observers = build_observers(node, nvml, recovery, on_change=on_change)
     sweeper = Sweeper(node, recovery, SweepStore(config.state_dir), on_change=on_change)
-    files = release_files or build_release_files(config, kube)
-    files.listen(announcer.announce_set_aside)
+    files = _listen_to(release_files or build_release_files(config, kube), announcer)
     release = build_release(config, files, nvml, on_change=on_change, on_failure=on_failure)
-    node.health.listen(lambda changes: announcer.announce_health(changes, node.lookout.roster, records))
-    usage = UsageSampler(records=records, roster=roster, source=NvmlUsage(nvml))
-    sampling = () if config.metrics_port is None else (usage,)  # only a scrape asks for it
-    asking = () if given is None else (given,)
+    usage = _build_usage(node, nvml)
     looking = () if node.workload.driver_files is None else (node.workload.driver_files,)  # recovery waits for it
-    server = _build_server(config, ClaimService(node, release.work), on_registered, on_failure)
-    server.serve_health(report)
+    server = _build_server(config, ClaimService(node, release.work), report, on_registered, on_failure)
     publisher.listen(server.send_health_again)  # when an older process ends, the kubelet forgets what both told
-    registration = Registration()
-    neighbours = Neighbours(
-        config,
-        kube,
-        announcer,
-        registration=registration,
-        own_socket=server.registrar_socket,
-        on_change=publisher.wake,
-    )
+    neighbours = Neighbours(config, kube, announcer, own_socket=server.registrar_socket, on_change=publisher.wake)
+    asking = _list_asking(config, usage, given, neighbours)
     return Parts(
         node=node,
         publisher=publisher,
@@ -166,21 +150,38 @@ def build_parts(
         sweeper=sweeper,
         release=release,
         usage=usage,
-        registration=registration,
         neighbours=neighbours,
         pausable=_list_pausable(node, observers, sweeper, usage),
-        background=(
-            *looking,
-            node.health,
-            observers,
-            sweeper,
-            release,
-            *sampling,
-            *asking,
-            neighbours,
-            statuses,
-            announcer,
-        ),
+        background=(*looking, node.health, observers, sweeper, release, *asking, statuses, announcer),
+    )
+
+
+def _join_health(node: Node, nvml: WatchedNvml, announcer: Announcer, on_change: Callable[[str], None]) -> None:
+    """Who hears of health, and whom health hears."""
+    node.health.listen(lambda _changes: on_change("health changed"))
+    nvml.listen(node.health.wake)
+    node.mode_holds.attach(node.health.post, partial(_list_mode_held, node.health))
+    node.health.listen(
+        lambda changes: announcer.announce_health(changes, node.lookout.roster, lambda: node.records.list().records)
+    )
+
+
+def _list_asking(
+    config: PluginConfig, usage: UsageSampler, given: PluginUses | None, neighbours: Neighbours
+) -> tuple[Part, ...]:
+    """Those that ask others. What claims use, only a scrape wants to know."""
+    sampling = () if config.metrics_port is None else (usage,)
+    return (*sampling, neighbours) if given is None else (*sampling, given, neighbours)
+
+
+def _listen_to(files: ReleaseFiles, announcer: Announcer) -> ReleaseFiles:
+    files.listen(announcer.announce_set_aside)
+    return files
+
+
+def _build_usage(node: Node, nvml: WatchedNvml) -> UsageSampler:
+    return UsageSampler(
+        records=lambda: node.records.list().records, roster=lambda: node.lookout.roster, source=NvmlUsage(nvml)
     )
 
 
@@ -200,10 +201,11 @@ def _list_pausable(node: Node, observers: Observers, sweeper: Sweeper, usage: Us
 def _build_server(
     config: PluginConfig,
     service: NodeService,
+    report: HealthReport,
     on_registered: Callable[[bool, str], None],
     on_failure: Callable[[Exception], None],
 ) -> KubeletServer:
-    return KubeletServer(
+    server = KubeletServer(
         driver_name=DRIVER_NAME,
         service=service,
         plugins_dir=config.plugins_dir,
@@ -212,6 +214,8 @@ def _build_server(
         on_registered=on_registered,
         on_failure=on_failure,
     )
+    server.serve_health(report)
+    return server
 
 
 def _build_plugin_uses(config: PluginConfig, publisher: Publisher) -> PluginUses | None:

@@ -167,12 +167,15 @@ def _read_gpu(nvml: Nvml, topology: Topology, index: int, uuid: str) -> Gpu:
     major, minor = nvml.get_cuda_compute_capability(uuid)
     memory_bytes = _read_memory_bytes(nvml, uuid)
     mig_enabled = None if guest else _read_mig_enabled(nvml, uuid)
+    name = nvml.get_name(uuid)
+    if guest:
+        log.info("GPU %s (%s) is a vGPU in a guest: MIG is the hypervisor's, so it is published whole", uuid, name)
     return Gpu(
         uuid=uuid,
         index=index,
         minor=nvml.get_minor_number(uuid),
         pci_bus_id=bus_id,
-        product_name=nvml.get_name(uuid),
+        product_name=name,
         brand=BRANDS.get(nvml.get_brand(uuid), "Unknown"),
         architecture=codes.ARCHITECTURES.get(architecture, "Unknown"),
         cuda_compute_capability=f"{major}.{minor}",

@@ -150,7 +150,7 @@ class Plugin:
         if self._nvml.is_open:
             self._look()
         self.server.start()
-        self._parts.registration.begin()
+        self.neighbours.registration.begin()
         self.neighbours.look()
         self.publisher.start()
         for part in self._parts.background:
@@ -219,7 +219,7 @@ class Plugin:
         self._on_failed()
 
     def _on_registered(self, ok: bool, error: str) -> None:
-        self._parts.registration.note(registered=ok, refused=error)
+        self.neighbours.registration.note(registered=ok, refused=error)
         self.neighbours.wake()
         if ok:
             self.registered.set()

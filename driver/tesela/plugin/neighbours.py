@@ -58,7 +58,10 @@ class Registration:
 
 
 class Neighbours(LoopPart):
-    """A thread that looks twice a minute. `on_change` is told, and must not block, when the taints are others."""
+    """A thread that looks twice a minute. `on_change` is told, and must not block, when the taints are others.
+
+    `registration` is for whoever hears what the kubelet says; `own_socket` is this process' registrar.
+    """
 
     def __init__(
         self,
@@ -66,15 +69,15 @@ class Neighbours(LoopPart):
         kube: Kube,
         tells: Tells,
         *,
-        registration: Registration,
         own_socket: Path,
         on_change: Callable[[str], None],
+        registration: Registration | None = None,
         period_s: float = PERIOD_S,
     ) -> None:
+        self.registration = registration or Registration()
         self._config = config
         self._kube = kube
         self._tells = tells
-        self._registration = registration
         self._own_socket = own_socket
         self._on_change = on_change
         self._period_s = period_s
@@ -123,7 +126,7 @@ class Neighbours(LoopPart):
             self._on_change("what a device plugin offers changed")
 
     def _describe_kubelet(self) -> str:
-        one = self._registration
+        one = self.registration
         if one.registered:
             return ""
         if one.refused:
