@@ -85,6 +85,18 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def list_files(path: Path) -> set[str]:
+    """The names of all files of the image's root, links among them, without a slash in front."""
+    with tarfile.open(path) as archive:
+        entry = json.loads(_read(archive, "index.json"))["manifests"][0]
+        layers = json.loads(_read_blob(archive, entry["digest"]))["layers"]
+        names = set()
+        for layer in layers:
+            with tarfile.open(fileobj=io.BytesIO(_read_blob(archive, layer["digest"]))) as files:
+                names |= {member.name.removeprefix("./") for member in files if not member.isdir()}
+    return names
+
+
 def read_file(path: Path, name: str) -> bytes:
     """A file of the image's root, from the last layer that has it; ImageError where none has."""
     with tarfile.open(path) as archive:

@@ -132,6 +132,6 @@ def _write_packages(root: Path) -> None:
         name = stanza.partition("\n")[0].removeprefix("Package: ").strip()
         if name in packages:
             (status / name).write_text(stanza.strip() + "\n")
-            terms = Path("/usr/share/doc", name, "copyright")
-            if terms.exists():
-                _copy(root, terms)
+            terms = Path("usr/share/doc", name, "copyright")  # some packages share a folder by a link
+            (root / terms).parent.mkdir(parents=True)
+            shutil.copy2(Path("/", terms), root / terms)
