@@ -11,10 +11,20 @@ import pytest
 from e2e.harness import deployed
 from e2e.harness.build import HarnessError
 from e2e.harness.cluster import Cluster
+from e2e.harness.config_policy import hear_kubectl
 from e2e.harness.driver import is_pool_complete, list_devices
 from e2e.harness.helm import Helm
-from e2e.harness.pods import Namespace, render_claim_spec, render_pod, render_request, render_template
+from e2e.harness.pods import (
+    Namespace,
+    render_claim,
+    render_claim_spec,
+    render_opaque,
+    render_pod,
+    render_request,
+    render_template,
+)
 from e2e.harness.processes import wait_until
+from e2e.harness.webhook import Webhook
 from tesela.edge.kube.port import DEVICE_CLASSES, Json
 
 pytestmark = pytest.mark.timeout(300)
@@ -165,6 +175,25 @@ def test_a_class_is_taken_over_where_that_is_asked_for(stage: Stage) -> None:
     stage.helm.upgrade({**VALUES, "deviceClasses": classes}, "--take-ownership")
 
     assert get_owner(stage.cluster, "mig.nvidia.com") == "tesela"
+
+
+def test_the_webhook_answers_with_a_certificate_that_was_given(stage: Stage) -> None:
+    webhook = Webhook(stage.cluster)
+    webhook.issue()
+    authority = webhook.authority.cert_pem.bytes().decode()
+    stage.helm.upgrade({**VALUES, "admissionWebhook": {"create": True, "caCertificate": authority}})
+    webhook.wait_ready(2)
+    request = render_request("core", device_class="mig.nvidia.com")
+    wrong = render_claim(
+        "nobody-keeps-this", render_claim_spec([request], config=[render_opaque("GpuConfig", requests=["core"])])
+    )
+    refusal = "request core (DeviceClass mig.nvidia.com) takes partitions only"
+
+    def is_refused() -> bool:
+        return refusal in hear_kubectl(stage.cluster, stage.work.name, wrong)
+
+    wait_until("the API server asks the webhook", is_refused, timeout_s=30)
+    assert is_refused()
 
 
 def test_nothing_is_removed_while_a_claim_needs_the_driver(stage: Stage) -> None:
