@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import build, container_image, deployed
 from e2e.harness.cluster import NODE, Cluster
+from e2e.harness.driver import DRIVER, list_slices
+from e2e.harness.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 _SUMMARY = pytest.StashKey["Summary"]()
@@ -49,15 +52,23 @@ def summary(pytestconfig: pytest.Config) -> Summary:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The cluster with the image and the classes, and with nothing of daemonset/ yet."""
+    """The cluster with the image, and with nothing of daemonset/ yet."""
     archive = container_image.build_image()
     cluster = Cluster(build.prepare())
     cluster.up()
     try:
         deployed.import_image(cluster, archive)
-        cluster.apply(ROOT / "deviceclasses")
         for label in ("gpu.nvidia.com/simulated", "nvidia.com/gpu.present"):
             cluster.kubectl("label", "node", NODE, f"{label}=true")
         yield cluster
     finally:
         cluster.down()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bare_node(cluster: Cluster) -> Iterator[None]:
+    """Each file begins with the classes and without a driver, and leaves no driver's files to the next: other GPUs."""
+    cluster.apply(ROOT / "deviceclasses")
+    yield
+    wait_until("the kubelet has removed the slices", lambda: not list_slices(cluster), timeout_s=90)
+    shutil.rmtree(cluster.kubelet_folder / "plugins" / DRIVER, ignore_errors=True)

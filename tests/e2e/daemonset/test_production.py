@@ -19,7 +19,7 @@ from e2e.harness import deployed
 from e2e.harness.build import HarnessError
 from e2e.harness.cluster import Cluster
 from e2e.harness.deployed import Overlay
-from e2e.harness.driver import DRIVER, is_pool_complete, list_slices
+from e2e.harness.driver import is_pool_complete
 from e2e.harness.pods import (
     LIST_DEVICE_NODES,
     Namespace,
@@ -169,8 +169,6 @@ def driven(cluster: Cluster, host: HostInATree, summary: Summary) -> Iterator[Ho
     wait_until("the pool is complete", lambda: is_pool_complete(cluster), timeout_s=30)
     yield host
     overlay.delete()
-    shutil.rmtree(cluster.kubelet_folder / "plugins" / DRIVER, ignore_errors=True)  # other GPUs come to this node
-    wait_until("the kubelet has removed the slices", lambda: not list_slices(cluster), timeout_s=90)
 
 
 def test_a_partition_is_cut_through_the_host_s_own_library(

@@ -118,10 +118,18 @@ def test_the_bridge_shows_the_nodes_of_its_partition_and_no_others(stage: Stage,
     assert set(shown) == stage.simulator.list_device_nodes(*stage.simulator.list_partitions())
 
 
-def test_an_operator_sees_the_gpus_from_the_driver_s_pod(stage: Stage, bridge: Namespace) -> None:
-    shown = deployed.exec_in(stage.cluster, deployed.SIM, "tesela", "sim", "status")
-
-    assert "1g.5gb" in shown
+@pytest.mark.parametrize(
+    ("daemonset", "command", "shown"),
+    [
+        (deployed.SIM, "tesela sim status", "1g.5gb"),
+        (deployed.DRIVER, "tesela health list", "healthy"),
+        (deployed.DRIVER, "tesela sweep", "everything fits"),
+    ],
+)
+def test_an_operator_runs_the_node_s_commands_in_the_pods(
+    stage: Stage, bridge: Namespace, daemonset: str, command: str, shown: str
+) -> None:
+    assert shown in deployed.exec_in(stage.cluster, daemonset, *command.split())
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +305,22 @@ def test_the_newer_process_publishes_and_tells_what_recovers(stage: Stage, work:
     stage.simulator.run("reset", ILL)
     _wait_for_health(work, "Healthy")
     wait_until("the GPU's taint is gone", lambda: not list_devices(stage.cluster)["gpu-3"].get("taints"), timeout_s=30)
+
+
+def test_an_update_to_an_image_that_cannot_run_leaves_the_old_driver_at_work(
+    stage: Stage, work: Namespace, update: Update
+) -> None:
+    cluster = stage.cluster
+    stage.overlay.apply("missing")
+    wait_until("a second pod waits for its image", lambda: len(deployed.list_pods(cluster, deployed.DRIVER)) == 2,
+               timeout_s=30)  # fmt: skip
+    work.apply(render_pod("meanwhile", templates={"gpu": "small"}))
+    work.wait_running("meanwhile")
+    work.end("meanwhile")
+    stage.overlay.apply(NEXT_TAG)
+    deployed.wait_rolled_out(cluster, deployed.DRIVER)
+
+    assert deployed.get_pod(cluster, deployed.DRIVER)["metadata"]["uid"] == update.after["metadata"]["uid"]
 
 
 @dataclass(slots=True, kw_only=True)
