@@ -92,6 +92,15 @@ def test_its_check_before_a_removal_is_the_component() -> None:
     assert hooks == kustomize(COMPONENTS / "uninstall-check")
 
 
+def test_its_pod_monitor_is_the_one_that_is_shipped() -> None:
+    (shipped,) = index((ROOT / "daemonset" / "monitoring" / "podmonitor.yaml").read_text()).values()
+
+    rendered = template("--set", "podMonitor.create=true,podMonitor.labels.release=prometheus")
+
+    shipped["metadata"]["labels"]["release"] = "prometheus"
+    assert rendered["PodMonitor", "tesela", "tesela"] == shipped
+
+
 def test_it_warns_where_the_component_does(tmp_path: Path) -> None:
     rendered = template("--set", "configAdmission.action=Warn")
 
