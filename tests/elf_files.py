@@ -31,16 +31,21 @@ def render_shared_object(soname: str = "", *, machine: int = X86_64, kind: int =
 
 
 def install_libraries(
-    root: Path, version: str, folder: str = "usr/lib/x86_64-linux-gnu", machine: int = X86_64
+    root: Path, version: str, folder: str = "usr/lib/x86_64-linux-gnu", *, machine: int = X86_64, others: int = 0
 ) -> Path:
-    """A driver of this version below `root`: CUDA, its compiler, and one whose SONAME has the version; the folder."""
+    """A driver of this version below `root`, and its folder.
+
+    CUDA, its compiler, one library whose SONAME has the version, and so many `others`.
+    """
     place = root / folder
     place.mkdir(parents=True, exist_ok=True)
-    for name, soname in (
-        ("libcuda", "libcuda.so.1"),
-        ("libnvidia-ptxjitcompiler", "libnvidia-ptxjitcompiler.so.1"),
-        ("libnvidia-glcore", f"libnvidia-glcore.so.{version}"),
-    ):
+    sonames = {
+        "libcuda": "libcuda.so.1",
+        "libnvidia-ptxjitcompiler": "libnvidia-ptxjitcompiler.so.1",
+        "libnvidia-glcore": f"libnvidia-glcore.so.{version}",
+        **{f"libnvidia-other{number}": f"libnvidia-other{number}.so.1" for number in range(others)},
+    }
+    for name, soname in sonames.items():
         (place / f"{name}.so.{version}").write_bytes(render_shared_object(soname, machine=machine))
     return place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -14,7 +15,9 @@ from e2e.harness.identity import Identity
 from e2e.harness.processes import Process, wait_until
 from e2e.harness.simulator import Simulator
 from e2e.harness.tesela_command import find_tesela
+from elf_files import install_libraries
 from tesela.core.errors import ApiError
+from tesela.edge.host.elf import MACHINES
 from tesela.edge.kube.port import RESOURCE_SLICES, Json
 from tesela.edge.kubelet.client import PluginClient
 from tesela.edge.simulator.admin import SimulatorAdmin
@@ -22,6 +25,8 @@ from tesela.edge.simulator.admin import SimulatorAdmin
 from bench.control_plane import ControlPlane
 
 START_TIMEOUT_S = 60.0
+DRIVER_VERSION = "580.95.05"  # of the simulator's driver, unless its machine says otherwise
+DRIVER_LIBRARIES = 45  # as a driver of that release has, each mounted twice into every container
 _FIELDS = f"spec.driver={DRIVER},spec.nodeName={NODE}"
 
 
@@ -33,6 +38,8 @@ class BenchNode:
         self.identity = identity
         self.driver: Process | None = None
         self.simulator = Simulator(plane, gpus)
+        machine = MACHINES[os.uname().machine]
+        install_libraries(self.simulator.driver_root, DRIVER_VERSION, machine=machine, others=DRIVER_LIBRARIES - 3)
         # The kubelet's folders under their own path, so that we reach the sockets from outside the sandbox.
         self.plugins_dir = plane.kubelet_folder / "plugins"
         self.registry_dir = plane.kubelet_folder / "plugins_registry"
