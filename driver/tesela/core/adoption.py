@@ -270,10 +270,11 @@ def _list_remarks(one: TheirDevice, planned: RecordedDevice, sight: AdoptionSigh
             "under either name, until it ends"
         )
     current = planned.current
-    if current is not None and not current.ours and not planned.admin_access:
+    static = known is not None and sight.policy.find_rule(known).mode is Shape.STATIC
+    if current is not None and not current.ours and not planned.admin_access and not static:
         yield (
-            f"{current.mig_uuid} stays when the claim ends: nothing says that NVIDIA's driver made it on demand, and "
-            "what others made is not destroyed"
+            f"{current.mig_uuid} stays when the claim ends, fenced: nothing says that NVIDIA's driver made it on "
+            "demand; destroy it then, or set its GPU to static partitions in the policy file"
         )
     if one.mps_daemon:
         yield (

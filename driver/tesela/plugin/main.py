@@ -188,10 +188,10 @@ class Plugin:
             raise
         if not self.node.lookout.roster.gpus:
             log.warning("NVML sees no GPU on this node: an empty pool is published")
+        self._parts.adopter.adopt()  # may end the start, so no thread waits for events of NVML yet
         # NVML delivers no event of what happened before somebody listens: that is read, before the first publish.
         self.observers.events.start()
         self.observers.readings.read()
-        self._parts.adopter.adopt()
         self._parts.recovery.start()
         self._has_looked = True
 
