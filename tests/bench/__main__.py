@@ -12,6 +12,7 @@ from pathlib import Path
 from e2e.harness import build
 from tesela.core.errors import TeselaError
 
+from bench.container import measure_container
 from bench.control_plane import ControlPlane
 from bench.figures import Figure, render_header, render_line, write_figures
 from bench.node import BenchNode
@@ -28,12 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.ahead:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # inherited by all that is started
     try:
-        plane = ControlPlane(build.prepare())
-        plane.up()
-        try:
-            figures = _measure(plane, options)
-        finally:
-            plane.down()
+        binaries = build.prepare()
+        figures = [] if options.only == "image" else _measure_nodes(binaries, options)
+        if options.only != "nodes":
+            for figure in measure_container(binaries, MODEL, options):
+                print(render_line(figure), flush=True)
+                figures.append(figure)
     except (build.HarnessError, TeselaError) as error:
         return _fail(str(error))
     write_figures(options.output, figures)
@@ -49,9 +50,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds; a figure is their median (%(default)s)")
     parser.add_argument("--starts", type=int, default=5, help="starts; the figure is their median (%(default)s)")
     parser.add_argument("--idle-s", type=float, default=60.0, help="how long an idle driver is watched (%(default)s)")
+    parser.add_argument("--only", choices=["nodes", "image"], help="half of it: the driver's work, or its container")
     parser.add_argument("--ahead", action="store_true", help="real-time priority, on a machine with other work")
     parser.add_argument("--output", type=Path, default=Path("bench.json"), help="(%(default)s)")
     return parser.parse_args(argv)
+
+
+def _measure_nodes(binaries: Path, options: argparse.Namespace) -> list[Figure]:
+    plane = ControlPlane(binaries)
+    plane.up()
+    try:
+        return _measure(plane, options)
+    finally:
+        plane.down()
 
 
 def _measure(plane: ControlPlane, options: argparse.Namespace) -> list[Figure]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from e2e.harness.build import HarnessError
@@ -47,7 +48,7 @@ class BenchNode:
 
     def start_driver(self) -> float:
         """Starts the driver; seconds from before its process is made until the API server shows its whole pool."""
-        published = _Published(self.plane)
+        published = Published(self.plane)
         host = self.simulator.host
         argv: list[str | Path] = [
             find_tesela(),
@@ -68,7 +69,7 @@ class BenchNode:
             self.plane.sandbox, "driver", argv, environment=self.simulator.client_environment
         )
         self.plane.processes["driver"] = driver
-        at = published.wait(driver)
+        at = published.wait(driver.tail)
         wait_until("the registrar's socket is there", self._find_registrar, timeout_s=10)
         return at - began
 
@@ -136,7 +137,7 @@ def _get_cpu_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
-class _Published:
+class Published:
     """Sees by a watch, without loading the API server, when the pool of the node is complete."""
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -150,10 +151,10 @@ class _Published:
         self._thread = threading.Thread(target=self._watch, args=(listed.resource_version,), daemon=True)
         self._thread.start()
 
-    def wait(self, driver: Process) -> float:
-        """The moment (monotonic) at which it was; HarnessError with the driver's log where it never is."""
+    def wait(self, tell: Callable[[], str]) -> float:
+        """The moment (monotonic) at which it was; HarnessError with what `tell` says where it never is."""
         if not self._done.wait(START_TIMEOUT_S):
-            raise HarnessError(f"no complete pool after {START_TIMEOUT_S:.0f} s:\n{driver.tail()}")
+            raise HarnessError(f"no complete pool after {START_TIMEOUT_S:.0f} s:\n{tell()}")
         return self._at
 
     def _watch(self, version: str) -> None:

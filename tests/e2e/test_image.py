@@ -137,11 +137,7 @@ def test_byte_code_lies_beside_every_module(files: set[str]) -> None:
 def test_its_list_has_the_python_distributions_of_the_lock(parts: list[dict[str, Any]]) -> None:
     listed = {part["name"]: part["hashes"][0]["content"] for part in parts if part["purl"].startswith("pkg:pypi/")}
     unused = {canonicalize_name(name) for name in UNUSED_DISTRIBUTIONS}
-    locked = {
-        wheel.name: wheel.sha256
-        for wheel in read_lock(get_architecture())
-        if canonicalize_name(wheel.name) not in unused
-    }
+    wheels = [wheel for wheel in read_lock(get_architecture()) if canonicalize_name(wheel.name) not in unused]
 
     assert {name: digest for name, digest in listed.items() if name != "tesela"} == {
         wheel.name: wheel.sha256 for wheel in wheels

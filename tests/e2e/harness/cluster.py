@@ -126,13 +126,11 @@ class Cluster:
 
     def kill_container(self, container_id: str) -> None:
         """SIGKILL to a container's program, behind the kubelet's back."""
-        ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
-        self.run([*ctr, "tasks", "kill", "--signal", "SIGKILL", container_id])
+        self.run([*self.ctr, "tasks", "kill", "--signal", "SIGKILL", container_id])
 
     def import_image(self, archive: Path) -> None:
         """Gives containerd the image of an OCI archive, such as `container_image.build_image()`; two seconds of it."""
-        ctr = [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
-        self.run([*ctr, "images", "import", "--local", archive], timeout_s=120)
+        self.run([*self.ctr, "images", "import", "--local", archive], timeout_s=120)
 
     def stop_control_plane(self) -> None:
         """SIGKILL to the API server, the scheduler and the controller manager; etcd keeps every object."""
@@ -149,6 +147,11 @@ class Cluster:
     def wait_node_ready(self, timeout_s: float = 60) -> None:
         """Returns when the node's condition Ready is True."""
         wait_until("node1 is Ready", lambda: self._is_up("kubelet", self._is_node_ready), timeout_s=timeout_s)
+
+    @property
+    def ctr(self) -> list[str | os.PathLike[str]]:
+        """containerd's own command, on the kubelet's containers and images."""
+        return [self.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
 
     @property
     def kubelet_folder(self) -> Path:
