@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from elf_files import install_libraries, install_toolkit
+from polling import until
 from tesela.core.errors import TryAgain
 from tesela.edge.host.driver_files import DriverTree
 from tesela.edge.host.toolkit import Toolkit
@@ -15,6 +16,14 @@ VERSION = "580.95.05"
 
 def make_toolkit(root, **fields):
     return Toolkit(DriverTree(driver_root=Path("/host"), driver_root_mount=root), **fields)
+
+
+def is_running(pid):
+    """Whether the process is there and has not ended: who ends it may not be who waits for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_what_it_describes_has_the_hosts_paths(tmp_path):
@@ -66,6 +75,17 @@ def test_one_that_hangs_is_given_up(tmp_path):
 
     with pytest.raises(TryAgain, match=r"did not end within 0\.3 s"):
         make_toolkit(tmp_path, timeout_s=0.3).generate()
+
+
+def test_what_a_script_has_started_goes_with_it(tmp_path):
+    """It is a client of NVML, and would keep the kernel module in use."""
+    install_toolkit(tmp_path, VERSION, says=f"sleep 600 & echo $! > {tmp_path}/pid; wait")
+    with pytest.raises(TryAgain):
+        make_toolkit(tmp_path, timeout_s=0.5).generate()
+
+    pid = int((tmp_path / "pid").read_text())
+
+    assert until(lambda: not is_running(pid))
 
 
 def test_one_that_prints_something_else_is_refused(tmp_path):

@@ -240,6 +240,10 @@ def test_the_version_of_everything_is_told(idle):
     assert labels == ("0.1.0", "580.95.05", "13.0.0")
 
 
+def test_the_source_of_the_drivers_libraries_is_told(idle):
+    assert idle.becomes("tesela_driver_libraries", ("none", "580.95.05"), 1)
+
+
 def test_prepared_claims_are_counted(program):
     program.prepare("one", partition(program))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tesela.cli.main import main
 from tesela.cli.plugin import add_arguments, read_config
+from tesela.core.driver_files import LibraryMode
 
 
 def run(capsys, *arguments):
@@ -102,3 +103,16 @@ def test_each_of_the_kubelet_s_folders_may_lie_elsewhere():
 
 def test_the_driver_is_seen_at_its_root_where_nobody_says_otherwise():
     assert str(read("--driver-root", "/run/nvidia/driver").driver_root_mount) == "/run/nvidia/driver"
+
+
+def test_libraries_come_as_they_may_where_nobody_says_otherwise():
+    assert read().driver_libraries is LibraryMode.AUTO
+
+
+def test_a_source_of_libraries_that_is_none_is_refused(capsys):
+    code, (line,) = run(capsys, "--driver-libraries", "magic")
+
+    assert (code, line) == (
+        1,
+        "tesela plugin: --driver-libraries is 'magic': give one of auto, toolkit, mount, none",
+    )

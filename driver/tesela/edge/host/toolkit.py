@@ -7,8 +7,10 @@ the host's. Where that cannot be (it takes the right to change the root), it run
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -110,6 +112,7 @@ class Toolkit:
                 stderr=subprocess.PIPE,
                 env=environment,
                 cwd="/",
+                start_new_session=True,  # a script's programs are killed with it
                 encoding="utf-8",
                 errors="replace",
             )
@@ -140,7 +143,8 @@ def _find_cause(complaint: str) -> str:
 
 def _abandon(process: subprocess.Popen[str]) -> None:
     """Kills the program and does not wait long: one that hangs in the kernel ends when the kernel lets it."""
-    process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     try:
         process.wait(_KILLED_WAIT_S)
     except subprocess.TimeoutExpired:
