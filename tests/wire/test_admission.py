@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import tempfile
 from http import HTTPStatus
 from pathlib import Path
@@ -17,10 +20,12 @@ from tesela.admission.main import REVIEW_PATH, AdmissionConfig, build_server
 from tesela.cli.main import main
 from tesela.core.errors import StartError
 from tesela.edge.embedded.cluster import EmbeddedCluster
+from tesela.edge.embedded.server import ApiServer
 from tesela.edge.http.certificate import CertificateFiles
 from tesela.edge.http.server import Answer, HttpServer
 
 OK = Answer(HTTPStatus.OK, b"fine\n")
+COMMAND = "import sys; from tesela.cli.main import main; sys.exit(main())"
 NAME = "tesela-admission.tesela.svc"
 KIND = {"group": "resource.k8s.io", "version": "v1", "kind": "ResourceClaim"}
 REVIEW = json.dumps(
@@ -163,6 +168,34 @@ def test_a_pair_whose_halves_come_one_after_the_other_is_used_in_the_end(port, p
     assert key != pair.key.read_bytes()
 
     assert until(lambda: ask(port, pair.trust(), "GET", "/healthz")[0] == 200, 10)
+
+
+def test_the_program_serves_until_it_is_told_to_end(pair, tmp_path):
+    cluster = EmbeddedCluster()
+    api = ApiServer(cluster)
+    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    files = [f"--tls-cert-file={pair.certificate}", f"--tls-private-key-file={pair.key}"]
+    told = [*files, f"--port={port}", "--address=127.0.0.1", f"--kubeconfig={kubeconfig}"]
+    program = subprocess.Popen([sys.executable, "-c", COMMAND, "admission", *told], stderr=subprocess.DEVNULL)
+    try:
+        answered = until(lambda: can_ask(port, pair.trust()), 30)
+        program.send_signal(signal.SIGTERM)
+
+        assert (answered, program.wait(20)) == (True, 0)
+    finally:
+        program.kill()
+        program.wait()
+        api.close()
+        cluster.close()
+
+
+def can_ask(port: int, trust: ssl.SSLContext) -> bool:
+    try:
+        return ask(port, trust, "GET", "/readyz")[0] == 200
+    except ConnectionRefusedError:
+        return False
 
 
 def test_without_a_certificate_it_does_not_start(tmp_path):
