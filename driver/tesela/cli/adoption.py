@@ -33,6 +33,7 @@ from tesela.edge.host.host import Host
 from tesela.edge.kube.times import render_time
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.checkpoint import CheckpointFile
+from tesela.edge.store.released import ReleasedStore
 from tesela.edge.store.roster import RosterStore
 
 _CALL_S: Final = 15.0
@@ -85,10 +86,10 @@ def run(args: argparse.Namespace) -> int:
 def _preview(args: argparse.Namespace, file: CheckpointFile) -> AdoptionReport | None:
     if not args.node_name:
         args.leaf.error("--node-name: give this node's name, which is that of its pool")
-    nvml = WatchedNvml(
-        open_nvml(args.nvml, args.driver_root_mount or Path("/")),
-        timeout_s=_CALL_S,
-    )
+    released = ReleasedStore(get_state_dir(args)).path
+    if released.exists():
+        raise StateError(f"NVML is released for maintenance ({released}), and a preview would hold it: try again later")
+    nvml = WatchedNvml(open_nvml(args.nvml, args.driver_root_mount or Path("/")), timeout_s=_CALL_S)
     nvml.init()
     try:
         return _preview_with(args, file, nvml)
