@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from e2e.harness.cluster import NODE
 from e2e.harness.driver import DRIVER, list_cdi_files, list_records
 from e2e.harness.former_driver import hand_over
 from e2e.harness.node import Node
@@ -130,6 +131,24 @@ def test_the_kubelet_s_restart_changes_nothing(node: Node, moved: Namespace) -> 
 
     suffixes = sorted(path.suffix for path in list_cdi_files(node.cluster))
     assert (moved.get_container_id("part"), suffixes) == (before, [".json", ".yaml", ".yaml"])
+
+
+def test_the_command_looks_ahead_and_changes_nothing(node: Node, moved: Namespace) -> None:
+    state_dir = node.cluster.kubelet_folder / "plugins" / DRIVER
+    before = sorted(path.name for path in state_dir.iterdir())
+    host = node.simulator.host
+    environment = [f"{name}={value}" for name, value in node.simulator.client_environment.items()]
+    roots = [f"--proc-root={host / 'proc'}", f"--sys-root={host / 'sys'}", "--node-name", NODE]
+    command = ["env", *environment, find_tesela(), "adoption", "-o", "json", *roots]
+
+    shown = json.loads(node.cluster.run([*command, f"--kubeconfig={node.driver.identity.kubeconfig}"]))
+
+    names = {moved.claim_of(name, "gpu")["metadata"]["name"] for name in ("whole", "part")}
+    after = sorted(path.name for path in state_dir.iterdir())
+    assert ({(one["fate"], one["name"]) for one in shown["claims"]}, after) == (
+        {("adopted", name) for name in names},
+        before,
+    )
 
 
 def test_the_command_tells_what_was_taken_over(node: Node, moved: Namespace) -> None:

@@ -109,3 +109,11 @@ def test_the_command_refuses_a_word_that_it_does_not_know(program, capsys):
     code = main(arguments)
 
     assert (code, "auto, on-demand, static" in capsys.readouterr().err) == (1, True)
+
+
+def test_the_command_does_not_open_an_nvml_that_is_released(program, capsys):
+    (program.config.state_dir / "released.json").write_text("{}")
+
+    code = main(["adoption", "--node-name", "node-1", "--plugins-dir", str(program.config.plugins_dir)])
+
+    assert (code, "NVML is released for maintenance" in capsys.readouterr().err) == (1, True)
