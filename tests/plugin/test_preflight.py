@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from contextlib import closing
 
@@ -38,6 +41,19 @@ def config(short_path):
     world, config = make_program(short_path, "a30")
     yield config
     world.kube.close()
+
+
+@contextlib.contextmanager
+def publishing_elsewhere(state_dir):
+    program = (
+        "import sys; from pathlib import Path; from tesela.edge.store.locks import FileLocks; "
+        "print(FileLocks(Path(sys.argv[1])).publisher_lock().acquire(5), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(state_dir)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"True\n"
+        yield
+        child.kill()
 
 
 def obstacles(config, api=None):
@@ -125,6 +141,12 @@ def test_another_driver_of_our_name_is_an_obstacle(config):
     assert sentence.startswith(
         f"another driver of the name gpu.nvidia.com serves this node at {other.socket}: remove it"
     )
+
+
+def test_a_socket_beside_a_process_of_tesela_that_publishes_is_taken_for_its_own(config):
+    """A release that does not tell what it is; in an update it ends only when the next one is ready."""
+    with closing(Namesake(config.registry_dir)), publishing_elsewhere(config.state_dir):
+        assert obstacles(config) == []
 
 
 # The wait

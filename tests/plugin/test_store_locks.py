@@ -42,6 +42,31 @@ def held_by_another_process(state_dir):
             child.kill()
 
 
+def test_a_lock_that_another_process_holds_is_held_elsewhere(locks, tmp_path):
+    with held_by_another_process(tmp_path):
+        assert locks.gpu_lock("GPU-1").is_held_elsewhere()
+
+
+def test_a_lock_that_this_process_holds_is_not_held_elsewhere(locks):
+    with hold(locks.gpu_lock("GPU-1"), 0, "GPU"):
+        assert not locks.gpu_lock("GPU-1").is_held_elsewhere()
+
+
+def test_the_question_makes_no_lock(locks):
+    lock = locks.gpu_lock("GPU-1")
+
+    assert (lock.is_held_elsewhere(), lock.path.exists()) == (False, False)
+
+
+def test_a_lock_that_was_let_go_is_held_nowhere_and_can_be_had(locks):
+    with hold(locks.gpu_lock("GPU-1"), 0, "GPU"):
+        pass
+    lock = locks.gpu_lock("GPU-1")
+
+    assert (lock.is_held_elsewhere(), lock.acquire(0)) == (False, True)
+    lock.release()
+
+
 def test_a_free_lock_is_taken_at_once(locks):
     lock = locks.claim_lock("uid-1")
 

@@ -20,6 +20,7 @@ from tesela.edge.host.folders import make_writable
 from tesela.edge.host.kubelets import is_whole_user_namespace
 from tesela.edge.kube.port import RESOURCE_SLICES, Kube
 from tesela.edge.kubelet.namesake import list_namesakes
+from tesela.edge.store.locks import FileLocks
 from tesela.plugin.config import PluginConfig
 from tesela.plugin.deadline import Deadline
 
@@ -83,7 +84,13 @@ class Preflight:
 
 
 def list_other_drivers(config: PluginConfig, *, but: tuple[Path, ...]) -> Iterator[str]:
-    """A sentence for each driver of our name that serves this node and is no tesela; `but` are our own sockets."""
+    """A sentence for each driver of our name that serves this node and is no tesela; `but` are our own sockets.
+
+    None while another process of tesela publishes here: one of a release that does not tell what it is would be taken
+    for another driver, and would not end before this process is ready. Whoever else is there is found when it has.
+    """
+    if FileLocks(config.state_dir).publisher_lock().is_held_elsewhere():
+        return
     for path in list_namesakes(DRIVER_NAME, config.registry_dir, but=but):
         yield (
             f"another driver of the name {DRIVER_NAME} serves this node at {path}: remove it from this node (NVIDIA's "

@@ -127,6 +127,24 @@ class FileLock:
             text = ""  # gone or unreadable: the sentence does without
         return text or "another process"
 
+    def is_held_elsewhere(self) -> bool:
+        """Whether another process holds it now; nobody is kept from it by the question. False where it has no file.
+
+        A holder is told from this process by what it signs with. TryAgain or StateError where the file cannot be asked.
+        """
+        try:
+            descriptor = os.open(self._path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise explain(error, f"cannot ask for {self._path}") from error
+        try:
+            return not try_flock(descriptor, fcntl.LOCK_EX) and self.get_holder() != _render_signature()
+        except OSError as error:
+            raise explain(error, f"cannot ask for {self._path}") from error
+        finally:
+            os.close(descriptor)
+
     def _flock(self, deadline_s: float) -> int | None:
         """An open descriptor of the file now at the path, with the flock taken; None at the deadline."""
         pause_s = _FIRST_PAUSE_S
@@ -236,12 +254,16 @@ def _leave(key: str, entry: _InProcess) -> None:
             del _in_process[key]
 
 
+def _render_signature() -> str:
+    return f"process {os.getpid()} on {os.uname().nodename}"
+
+
 def _sign(descriptor: int) -> None:
     """Writes who holds the lock into its file, for other processes' sentences; nothing where it stands there already.
 
     A full disk must not keep a lock from being taken: giving partitions back is what an operator needs most then.
     """
-    text = f"process {os.getpid()} on {os.uname().nodename}".encode().ljust(_SIGNATURE_BYTES) + b"\n"
+    text = _render_signature().encode().ljust(_SIGNATURE_BYTES) + b"\n"
     with contextlib.suppress(OSError):
         if os.pread(descriptor, len(text), 0) != text:
             os.pwrite(descriptor, text, 0)
