@@ -81,6 +81,14 @@ def test_a_wrong_expression_leaves_nothing_out(selector):
     assert may_select(selector, WHOLE)
 
 
+def test_an_expression_that_takes_too_many_turns_leaves_nothing_out():
+    """The API server takes it: its own limit, of cost, lies higher."""
+    digits = f"{list(range(10))}"
+    loops = "".join(f"{digits}.all(v{depth}, " for depth in range(5))
+
+    assert may_select(f'{loops}true{")" * 5} && {AT}.type == "mig"', WHOLE)
+
+
 NAMES: Final = st.sampled_from(["type", "profile", "productName", "brand"])
 VALUES: Final = st.sampled_from(["gpu", "mig", "", "1g.5gb", "H100"])
 LEAVES: Final = st.one_of(
