@@ -42,11 +42,9 @@ def list_terms(family: Family, profile: str = "") -> list[str]:
     ]
     if profile:
         return [*terms, f'{ATTRIBUTES}.profile == "{profile}"']
-    if family.memory_gib is not None:
-        memory = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity'
-        least, most = family.memory_gib
-        terms += [f'{memory}("{least}Gi")) > 0', f'{memory}("{most}Gi")) < 0']
-    return terms
+    memory = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity'
+    least, most = family.memory_gib
+    return [*terms, f'{memory}("{least}Gi")) > 0', f'{memory}("{most}Gi")) < 0']
 
 
 def render_class(family: Family, profile: str = "") -> str:

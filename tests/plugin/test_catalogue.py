@@ -18,8 +18,9 @@ from tesela.core.allocator import (
     parse_slices,
 )
 from tesela.core.naming import PartitionName, parse_device_name
+from tesela.core.quantity import parse_quantity
 from tesela.core.roster import Roster, plan_roster
-from tesela.core.selector import Match, NoMatch, SelectorDevice, evaluate_selector
+from tesela.core.selector import Attribute, AttributeKind, Match, NoMatch, SelectorDevice, evaluate_selector
 from tesela.core.slices.pool import render_pool
 from tesela.core.slices.state import ApiAbilities, PoolState
 from tesela.edge.simulator.machine import build_machine
@@ -39,6 +40,35 @@ OTHERS_DEVICES = {
     "GPU for passthrough": {"type": "vfio"},
     "GPU of an unknown model": {"type": "gpu", "architecture": "Rubin", "productName": "NVIDIA R100"},
 }
+
+
+BOARDS = {
+    ("NVIDIA A30", 24576): "a30-24gb",
+    ("NVIDIA A100-SXM4-40GB", 40960): "a100-40gb",
+    ("NVIDIA A100-PCIE-40GB", 40536): "a100-40gb",
+    ("NVIDIA A100-SXM4-80GB", 81920): "a100-80gb",
+    ("NVIDIA A100 80GB PCIe", 81920): "a100-80gb",
+    ("NVIDIA H100 80GB HBM3", 81559): "h100-80gb",
+    ("NVIDIA H100 PCIe", 81559): "h100-80gb",
+    ("NVIDIA H100 NVL", 95830): "h100-94gb",
+    ("NVIDIA H20", 97871): "h20-96gb",
+    ("NVIDIA H200", 143771): "h200-141gb",
+    ("NVIDIA H200 NVL", 143771): "h200-141gb",
+    ("NVIDIA GH200 480GB", 97871): "gh200-96gb",
+    ("NVIDIA GH200 144G HBM3e", 146831): "gh200-144gb",
+    ("NVIDIA B200", 183359): "b200-180gb",
+    ("NVIDIA GB200", 189471): "gb200-186gb",
+    ("NVIDIA B300 SXM6 AC", 275040): "b300-269gb",
+    ("NVIDIA GB300", 284208): "gb300-278gb",
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887): "rtx-pro-6000",
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97887): "rtx-pro-6000",
+    ("NVIDIA A30-4C", 4096): None,
+    ("NVIDIA H200-18C", 18432): None,
+    ("NVIDIA RTX PRO 6000 Blackwell DC-24Q", 24576): None,
+    ("NVIDIA H20-3e", 143771): None,
+    ("NVIDIA A100X", 81920): None,
+}
+"""The name and MiB that NVML gives of a board or of a vGPU, and the family whose class it belongs to."""
 
 
 class Nowhere:
@@ -125,6 +155,15 @@ def as_seen(device):
     )
 
 
+def whole_gpu(product, memory_mib, architecture):
+    facts = {"type": "gpu", "profile": "", "productName": product, "architecture": architecture}
+    return SelectorDevice(
+        driver="gpu.nvidia.com",
+        attributes={name: Attribute(AttributeKind.STRING, text) for name, text in facts.items()},
+        capacity={"memory": parse_quantity(f"{memory_mib}Mi")},
+    )
+
+
 def outcomes(device_class, machine):
     return {
         device.id.device: evaluate(device_class, as_seen(device))
@@ -134,6 +173,27 @@ def outcomes(device_class, machine):
 
 
 PROFILE_CLASSES = [name for name in load_classes() if name.startswith("nvidia-")]
+
+
+@pytest.mark.parametrize(("product", "memory_mib"), BOARDS)
+def test_a_board_by_its_real_name_is_in_the_class_of_its_family_alone(product, memory_mib):
+    family = BOARDS[product, memory_mib]
+    picked = {
+        name
+        for name in PROFILE_CLASSES
+        for architecture in ("Ampere", "Hopper", "Blackwell")
+        if evaluate(load_classes()[name], whole_gpu(product, memory_mib, architecture)) == Match()
+    }
+
+    assert picked == ({f"nvidia-{family}"} if family else set())
+
+
+def test_the_quota_of_the_examples_names_every_class_that_reaches_its_boards():
+    """One that is left out is a way around it."""
+    (quota,) = yaml.safe_load_all((CATALOGUE / "examples" / "quota.yaml").read_text())
+    limited = {line.removesuffix(".deviceclass.resource.k8s.io/devices") for line in quota["spec"]["hard"]}
+
+    assert limited == {name for name in load_classes() if not name.startswith("nvidia-") or "-h100-80gb" in name}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
