@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 from polling import until
 from tesela.admission.main import REVIEW_PATH, AdmissionConfig, build_server
 from tesela.cli.main import main
@@ -158,6 +159,24 @@ def test_a_pair_that_cannot_be_used_leaves_the_one_before_serving(port, pair, sp
     spoil(pair.key)
 
     assert ask(port, pair.trust(), "GET", "/healthz")[0] == 200
+
+
+def test_a_file_that_is_gone_is_said_once(pair, caplog):
+    files = CertificateFiles(pair.certificate, pair.key)
+    pair.key.unlink()
+    for _ in range(3):
+        files.get_context()
+
+    assert caplog.text.count("the certificate before goes on serving") == 1
+
+
+def test_a_key_with_a_password_is_said_and_none_is_asked_for(pair):
+    loaded = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    encrypted = serialization.BestAvailableEncryption(b"secret")
+    pair.key.write_bytes(loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted))
+
+    with pytest.raises(StartError, match="cannot be used"):
+        CertificateFiles(pair.certificate, pair.key)
 
 
 def test_a_pair_whose_halves_come_one_after_the_other_is_used_in_the_end(port, pair):

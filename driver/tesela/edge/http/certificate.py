@@ -25,6 +25,7 @@ class CertificateFiles:
         """StartError: no such pair is there."""
         self._paths = (certificate, key)
         self._guard = threading.Lock()
+        self._said = ""
         try:
             self._seen = self._look()
             self._context = self._load()
@@ -45,9 +46,16 @@ class CertificateFiles:
             self._seen = seen
             self._context = self._load()
         except OSError as error:
-            _LOG.error("%s: the certificate before goes on serving; renew both files", self._describe(error))
+            self._say(f"{self._describe(error)}: the certificate before goes on serving; renew both files")
         else:
+            self._said = ""
             _LOG.info("the certificate in %s was renewed", self._paths[0])
+
+    def _say(self, trouble: str) -> None:
+        """Once: a file that is gone is met by every connection, each probe among them."""
+        if trouble != self._said:
+            self._said = trouble
+            _LOG.error("%s", trouble)
 
     def _look(self) -> _Seen:
         stats = [path.stat() for path in self._paths]
@@ -55,7 +63,8 @@ class CertificateFiles:
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self._paths)
+        # Without a password OpenSSL would ask for that of an encrypted key, on a terminal, with the guard held.
+        context.load_cert_chain(*self._paths, password="")
         return context
 
     def _describe(self, error: OSError) -> str:
