@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "daemonset" / "chart" / "tesela"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+DOCUMENTS = {"policy"}
 POLICIES = jsonschema.Draft202012Validator({**SCHEMA["$defs"]["policy"], "$defs": SCHEMA["$defs"]})
 
 effects = st.sampled_from(["None", "NoSchedule", "NoExecute", "Evict"])
@@ -78,6 +79,16 @@ def test_what_the_driver_refuses_is_refused_before_but_for_the_meaning_of_a_sign
 
 def test_the_defaults_keep_to_the_schema():
     assert [error.message for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(VALUES)] == []
+
+
+@pytest.mark.parametrize(
+    "group", ["", *(name for name, one in VALUES.items() if name not in DOCUMENTS and isinstance(one, dict))]
+)
+def test_no_value_may_be_taken_away(group):
+    """A null does that, and so does --reuse-values with what an older chart had: the templates would meet nothing."""
+    schema, values = (SCHEMA["properties"][group], VALUES[group]) if group else (SCHEMA, VALUES)
+
+    assert set(values) - set(schema["required"]) <= {"affinity"}
 
 
 def test_the_default_policy_is_the_one_that_is_shipped():

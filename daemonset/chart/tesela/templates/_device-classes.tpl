@@ -32,6 +32,9 @@ the classes to make, `left` a line for each that is left. Without a cluster (`he
 {{/* Who has a DeviceClass of this name, in words; nothing where nobody or this release has. */}}
 {{- define "tesela.otherOwner" -}}
 {{- $ := index . 0 }}
+{{- if not ($.Capabilities.APIVersions.Has "resource.k8s.io/v1") }}
+{{- fail "this cluster does not serve resource.k8s.io/v1: Kubernetes 1.34 or later has it, unless --runtime-config switches it off" }}
+{{- end }}
 {{- $class := lookup "resource.k8s.io/v1" "DeviceClass" "" (index . 1) }}
 {{- if and $class (not $.Values.deviceClasses.takeOver) }}
 {{- $annotations := $class.metadata.annotations | default dict }}
