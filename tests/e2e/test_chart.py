@@ -7,7 +7,9 @@ import json
 import os
 import re
 import subprocess
+import threading
 from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,17 @@ def test_its_check_before_a_removal_is_the_component() -> None:
     hooks = {key: one for key, one in template(hooks=True).items() if key not in template()}
 
     assert hooks == kustomize(COMPONENTS / "uninstall-check")
+
+
+def test_its_check_waits_for_no_node_that_is_down() -> None:
+    """Their taints keep it away; the ones it bears are of nodes that can answer."""
+    pod = template(hooks=True)["Job", "tesela", "tesela-uninstall-check"]["spec"]["template"]["spec"]
+
+    assert {one["key"] for one in pod["tolerations"]} == {
+        "node.kubernetes.io/unschedulable",
+        "nvidia.com/gpu",
+        "node-role.kubernetes.io/control-plane",
+    }
 
 
 def test_its_pod_monitor_is_the_one_that_is_shipped() -> None:
@@ -212,6 +225,8 @@ def test_values_reach_their_place() -> None:
     ("flags", "said"),
     [
         (("--set", "gpus=fake"), "at '/gpus': value must be one of 'host', 'simulated'"),
+        (("--set", "networkPolicy=null"), "at '': missing property 'networkPolicy'"),
+        (("--set", "nodePlugin.metricsPort=null"), "at '/nodePlugin': missing property 'metricsPort'"),
         (("--set", "imagee.tag=1"), "additional properties 'imagee' not allowed"),
         (("--set", "kubeletRoot=var/lib"), "at '/kubeletRoot': 'var/lib' does not match pattern"),
         (("--set", "nodePlugin.metricsPort=0"), "at '/nodePlugin/metricsPort': minimum: got 0, want 1"),
@@ -234,6 +249,38 @@ def test_a_wrong_value_is_refused_by_its_path(flags: tuple[str, ...], said: str)
     answer = run(build.build_helm(), "template", "tesela", CHART, *flags, ok=False)
 
     assert said in answer
+
+
+class OldApi(BaseHTTPRequestHandler):
+    """Discovery of an API server that serves no group at all."""
+
+    def do_GET(self) -> None:
+        answers: dict[str, Json] = {
+            "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+        }
+        found = answers.get(self.path.partition("?")[0])
+        body = json.dumps(found or {"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"}).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_a_cluster_without_the_api_is_told_so_before_anything_is_made() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), OldApi) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = ("--kube-apiserver", f"http://127.0.0.1:{server.server_port}")
+        answer = run(build.build_helm(), "install", "tesela", CHART, "--dry-run=server", *address, ok=False)
+        server.shutdown()
+
+    assert "this cluster does not serve resource.k8s.io/v1: Kubernetes 1.34 or later has it" in answer
 
 
 def test_a_packaged_chart_is_whole(tmp_path: Path) -> None:
