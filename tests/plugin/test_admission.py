@@ -191,8 +191,9 @@ def test_classes_are_asked_for_again_a_moment_later(world):
         render_review(claim(), kind={"group": "", "version": "v1", "kind": "Pod"}),
         render_review({**claim(), "spec": []}),
         render_review({**claim(), "spec": {"devices": {"config": {}}}}),
+        render_review(claim(*[config()] * 65)),
     ],
-    ids=["empty", "deep", "list", "no version", "v1beta1", "uid", "old claim", "pod", "spec", "config"],
+    ids=["empty", "deep", "list", "no version", "v1beta1", "uid", "old claim", "pod", "spec", "config", "too many"],
 )
 def test_what_is_no_review_is_said(world, body):
     with pytest.raises(DocumentError):

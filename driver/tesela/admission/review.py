@@ -7,7 +7,9 @@ classes cannot be read, kinds go unchecked and the caller is told: prepare has t
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
+from typing import Final
 
 from tesela.admission.classes import Classes
 from tesela.core.config_fit import Fit, judge_claim, judge_class
@@ -16,10 +18,14 @@ from tesela.edge.documents.admission import DEVICE_CLASS, Review, parse_review, 
 
 log = logging.getLogger(__name__)
 
+_PARSING: Final = threading.Lock()
+"""One at a time: four megabytes of JSON, which anybody in the cluster can send, take a hundred while they are read."""
+
 
 def answer_review(body: bytes, classes: Classes) -> bytes:
     """An AdmissionReview with its response. DocumentError: `body` is none."""
-    review = parse_review(body)
+    with _PARSING:
+        review = parse_review(body)
     fit = judge(review, classes)
     if fit.problems:
         log.info("%s %s is refused: %s", review.kind, review.name, "; ".join(fit.problems))

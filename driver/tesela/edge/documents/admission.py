@@ -7,10 +7,10 @@ DocumentError, and the review no review.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tesela.core.config_fit import Ask, Fit, PlacedConfig
 from tesela.core.errors import DocumentError
@@ -18,6 +18,7 @@ from tesela.core.model import DRIVER_NAME
 from tesela.edge.documents.config import decode_config
 from tesela.edge.documents.fields import ApiObject, check_type, get_field, get_field_or, list_field
 
+_T = TypeVar("_T")
 REVIEW_VERSION: Final = "admission.k8s.io/v1"
 GROUP_VERSION: Final = ("resource.k8s.io", "v1")
 DEVICE_CLASS: Final = "DeviceClass"
@@ -30,6 +31,8 @@ _LONGEST_WARNING: Final = 256
 """As the API server keeps of one; all of them together may have 4096."""
 _MOST_WARNINGS: Final = 8
 _MOST_PROBLEMS: Final = 8
+_MOST_ENTRIES: Final = 64
+"""Of a list. The API allows 32 at most: more comes from somebody who is not the API server, and costs its square."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ def _parse_object(obj: ApiObject, *, uid: str, kind: str, name: str) -> Review:
         except DocumentError as error:
             problems.append(f"{path}.opaque.parameters.{error}")
         else:
-            requests = tuple(list_field(entry, "requests", str, at=path))
+            requests = tuple(_list_few(entry, "requests", str, at=path))
             configs.append(PlacedConfig(path=path, config=config, requests=requests))
     is_class = kind == DEVICE_CLASS
     return Review(
@@ -126,7 +129,7 @@ def render_answer(uid: str, fit: Fit) -> bytes:
 
 
 def _list_opaque(spec: ApiObject, *, at: str) -> Iterator[tuple[str, ApiObject, ApiObject]]:
-    for index, entry in enumerate(list_field(spec, "config", dict, at=at)):
+    for index, entry in enumerate(_list_few(spec, "config", dict, at=at)):
         path = f"{at}.config[{index}]"
         opaque = get_field_or(entry, "opaque", dict, {}, at=path)
         if opaque.get("driver") == DRIVER_NAME:
@@ -134,13 +137,13 @@ def _list_opaque(spec: ApiObject, *, at: str) -> Iterator[tuple[str, ApiObject, 
 
 
 def _list_asks(spec: ApiObject, *, at: str) -> Iterator[Ask]:
-    for index, request in enumerate(list_field(spec, "requests", dict, at=at)):
+    for index, request in enumerate(_list_few(spec, "requests", dict, at=at)):
         path = f"{at}.requests[{index}]"
         name = get_field(request, "name", str, at=path)
         exactly = get_field_or(request, "exactly", dict, None, at=path)
         if exactly is not None:
             yield _parse_ask(name, exactly, at=f"{path}.exactly")
-        for number, alternative in enumerate(list_field(request, "firstAvailable", dict, at=path)):
+        for number, alternative in enumerate(_list_few(request, "firstAvailable", dict, at=path)):
             here = f"{path}.firstAvailable[{number}]"
             yield _parse_ask(f"{name}/{get_field(alternative, 'name', str, at=here)}", alternative, at=here)
 
@@ -152,6 +155,13 @@ def _parse_ask(name: str, demand: ApiObject, *, at: str) -> Ask:
 
 def _list_selectors(spec: ApiObject, *, at: str) -> tuple[str, ...]:
     """Texts of the CEL selectors; one of another kind, which may come, leaves nothing out that we could tell."""
-    selectors = list_field(spec, "selectors", dict, at=at)
+    selectors = _list_few(spec, "selectors", dict, at=at)
     cels = (get_field_or(one, "cel", dict, {}, at=f"{at}.selectors[{index}]") for index, one in enumerate(selectors))
     return tuple(text for cel in cels if isinstance(text := cel.get("expression"), str))
+
+
+def _list_few(obj: ApiObject, field: str, kind: type[_T], *, at: str) -> Sequence[_T]:
+    entries = list_field(obj, field, kind, at=at)
+    if len(entries) > _MOST_ENTRIES:
+        raise DocumentError(f"{at}.{field}", f"must have {_MOST_ENTRIES} entries at most, not {len(entries)}")
+    return entries
