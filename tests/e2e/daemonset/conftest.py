@@ -28,6 +28,12 @@ class Summary:
         """Keeps a figure."""
         self.counts[what] = str(number)
 
+    def refuse(self, attempt: str, said: str) -> None:
+        """Keeps what was tried, and the part of the server's answer that says why not."""
+        for start in (f'User "system:serviceaccount:{deployed.NAMESPACE}:{deployed.DRIVER}" ', "denied request: "):
+            said = said.rpartition(start)[2]
+        self.refused.append((attempt, said.partition(" * ")[0]))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SUMMARY] = Summary()
@@ -42,7 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if summary.refused:
         terminalreporter.section(f"refused to the driver's token: {len(summary.refused)} attempts")
         for attempt, answer in summary.refused:
-            terminalreporter.write_line(f"{attempt}\n    {answer}")
+            terminalreporter.write_line(f"{attempt:<48} {answer}")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ update under load with a GPU that is ill meanwhile, and what is left at the end.
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -118,6 +119,16 @@ def test_the_bridge_shows_the_nodes_of_its_partition_and_no_others(stage: Stage,
     assert set(shown) == stage.simulator.list_device_nodes(*stage.simulator.list_partitions())
 
 
+@pytest.mark.parametrize(("path", "shown"), [("readyz", "ok"), ("metrics", 'model="NVIDIA H100 80GB HBM3"')])
+def test_probes_and_metrics_are_served_at_the_port_that_is_named_so(stage: Stage, path: str, shown: str) -> None:
+    pod = deployed.get_pod(stage.cluster, deployed.DRIVER)
+    (port,) = [one["containerPort"] for one in pod["spec"]["containers"][0]["ports"] if one["name"] == "metrics"]
+    with urllib.request.urlopen(f"http://{pod['status']['podIP']}:{port}/{path}", timeout=10) as answer:
+        text = answer.read().decode()
+
+    assert shown in text
+
+
 @pytest.mark.parametrize(
     ("daemonset", "command", "shown"),
     [
@@ -175,7 +186,7 @@ def test_the_driver_s_own_token_is_refused(
     with pytest.raises(HarnessError, match=r"(?i)forbidden|denied request") as refused:
         _try(stage.cluster, attempt, others)
     said = str(refused.value).partition(": ")[2].replace("\n", " ")
-    summary.refused.append((f"{attempt.what}: kubectl {attempt.command}"[:170], said[:230]))
+    summary.refuse(attempt.what, said)
 
     assert f"system:serviceaccount:{deployed.NAMESPACE}:{deployed.DRIVER}" in said or "denied request" in said
 
@@ -345,7 +356,7 @@ def left(stage: Stage, bridge: Namespace, work: Namespace, update: Update, summa
     wait_until("the kubelet has removed the slices", lambda: not list_slices(cluster), timeout_s=90)
     folder = cluster.kubelet_folder / "plugins" / DRIVER
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
-    summary.count("files left in the driver's folder: " + ", ".join(files), len(files))
+    summary.count("files left in the driver's folder: roster, findings, locks", len(files))
     return Left(
         partitions=partitions,
         objects=cluster.kubectl("get", KINDS, "-A", "-l", "app.kubernetes.io/part-of=tesela", "-o", "name"),
