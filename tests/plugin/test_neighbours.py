@@ -93,7 +93,7 @@ def test_what_a_device_plugin_offers_is_known_and_wakes_the_publisher(build, kub
     neighbours = build()
     neighbours.look()
 
-    assert (neighbours.offered, len(woken)) == ((GPU,), 1)
+    assert (neighbours.get_offered(), len(woken)) == ((GPU,), 1)
 
 
 def test_a_device_plugin_is_told_once_and_when_it_is_over(build, kube, told):
@@ -123,7 +123,7 @@ def test_where_both_may_share_the_node_nothing_is_asked(build, kube):
     neighbours = build(beside_device_plugin=True)
     neighbours.look()
 
-    assert (neighbours.offered, neighbours.standing) == ((), {})
+    assert (neighbours.get_offered(), neighbours.standing) == ((), {})
 
 
 def test_an_api_server_that_is_away_takes_nothing_back_and_is_asked_again_soon(build, kube):
@@ -132,7 +132,26 @@ def test_an_api_server_that_is_away_takes_nothing_back_and_is_asked_again_soon(b
     neighbours.look()
     kube.error = ApiUnavailable(0, "", "no answer")
 
-    assert (neighbours.look(), neighbours.offered) == (RETRY_S, (GPU,))
+    assert (neighbours.look(), neighbours.get_offered()) == (RETRY_S, (GPU,))
+
+
+def test_an_api_server_that_stays_away_is_asked_ever_later_and_told_of_once(build, kube, caplog):
+    kube.error = ApiUnavailable(0, "", "no answer")
+    neighbours = build()
+
+    with caplog.at_level(logging.INFO):
+        waits = [neighbours.look() for _ in range(6)]
+
+    assert (waits, len(caplog.messages)) == ([2, 4, 8, 16, 30, 30], 1)
+
+
+def test_a_node_that_was_never_read_is_read_before_anything_is_published(build, kube):
+    kube.error = ApiUnavailable(0, "", "no answer")
+    neighbours = build()
+    neighbours.look()
+    kube.error, kube.allocatable = None, {GPU: "8"}
+
+    assert neighbours.get_offered() == (GPU,)
 
 
 # Another driver

@@ -7,7 +7,7 @@ is to start, and touches nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -122,7 +122,7 @@ def build_parts(
     announcer = Announcer(kube, config.node_name, telemetry=telemetry)
     node = build_node(config, kube, nvml, telemetry, announcer)
     publisher = _build_publisher(
-        node, lambda: release.released, lambda: given.uses if given else (), lambda: neighbours.offered
+        node, lambda: release.released, lambda: given.uses if given else (), lambda: neighbours
     )
     given = _build_plugin_uses(config, publisher)
     report = _build_report(node, lambda: release.released)
@@ -228,12 +228,12 @@ def _build_publisher(
     node: Node,
     released: Callable[[], Released],
     given: Callable[[], Iterable[PluginUse]],
-    offered: Callable[[], Collection[str]],
+    neighbours: Callable[[], Neighbours],
 ) -> Publisher:
     return Publisher(
         kube=node.kube,
         node_name=node.pool,
-        state=lambda: read_pool_state(node, released(), given(), offered()),
+        state=lambda: read_pool_state(node, released(), given(), neighbours().get_offered()),
         lock=node.locks.publisher_lock(),
         telemetry=node.telemetry,
     )

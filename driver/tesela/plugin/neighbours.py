@@ -19,7 +19,7 @@ from tesela.core.trouble import Trouble
 from tesela.edge.host.kubelets import list_kubelets
 from tesela.edge.kube.port import NODES, Kube
 from tesela.plugin.config import PluginConfig
-from tesela.plugin.loop import Loop, LoopPart
+from tesela.plugin.loop import Loop, LoopPart, plan_pause_s
 from tesela.plugin.preflight import list_other_drivers
 
 log = logging.getLogger(__name__)
@@ -81,14 +81,19 @@ class Neighbours(LoopPart):
         self._own_socket = own_socket
         self._on_change = on_change
         self._period_s = period_s
-        self._offered: tuple[str, ...] = ()
+        self._offered: tuple[str, ...] | None = None
+        self._failures = 0
         self._standing: dict[Trouble, str] = {}
         self._loop = Loop("neighbours", self._turn, first_s=period_s)
 
-    @property
-    def offered(self) -> tuple[str, ...]:
-        """Resources that a device plugin offers here, as the Node said last; none where both are to share the node."""
-        return self._offered
+    def get_offered(self) -> tuple[str, ...]:
+        """Resources that a device plugin offers here, as the Node said last; none where both are to share the node.
+
+        A Node that was never read is read now, so that no slice is written before. ApiError: it does not tell.
+        """
+        if self._config.beside_device_plugin:
+            return ()
+        return self._read_node() if self._offered is None else self._offered
 
     @property
     def standing(self) -> Mapping[Trouble, str]:
@@ -106,10 +111,13 @@ class Neighbours(LoopPart):
         if not self._config.beside_device_plugin:
             try:
                 self._read_node()
+                self._failures = 0
             except ApiError as error:
-                log.info("whether a device plugin offers this node's GPUs is not known: %s", error)
-                wait_s = min(wait_s, RETRY_S)
-            found[Trouble.DEVICE_PLUGIN] = _describe_offered(self._offered)
+                self._failures += 1
+                if self._failures == 1:
+                    log.info("whether a device plugin offers this node's GPUs is not known: %s", error)
+                wait_s = plan_pause_s(self._failures, RETRY_S, self._period_s)
+            found[Trouble.DEVICE_PLUGIN] = _describe_offered(self._offered or ())
         found[Trouble.KUBELET] = self._describe_kubelet()
         for trouble, sentence in found.items():
             self._note(trouble, sentence)
@@ -118,12 +126,13 @@ class Neighbours(LoopPart):
     def _turn(self) -> float:
         return self.look()
 
-    def _read_node(self) -> None:
+    def _read_node(self) -> tuple[str, ...]:
         status = self._kube.get(NODES, self._config.node_name).get("status") or {}
         offered = list_offered(status.get("allocatable") or {})
-        if offered != self._offered:
-            self._offered = offered
+        before, self._offered = self._offered, offered
+        if offered != (before or ()):
             self._on_change("what a device plugin offers changed")
+        return offered
 
     def _describe_kubelet(self) -> str:
         one = self.registration
