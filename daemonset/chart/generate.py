@@ -37,8 +37,8 @@ helm install tesela daemonset/chart/tesela --namespace tesela --create-namespace
 ```
 
 The first is for real GPUs, the second for [simulated ones](install.md). A value that is not here, or of another type,
-is refused before anything is made, by its path: the chart has a schema. So is a value that is missing, as those of a newer
-chart are after `--reuse-values`: use `--reset-then-reuse-values`. With the defaults it makes what
+is refused before anything is made, by its path: the chart has a schema. So is a value that is missing, as those of a
+newer chart are after `--reuse-values`: use `--reset-then-reuse-values`. With the defaults it makes what
 `kubectl apply -k daemonset/overlays/production` makes, with `gpus: simulated` what the overlay `simulated` does: a test
 compares them. The namespace is Helm's, so nothing labels it for Pod Security; the notes say how, where the label is
 missing. A cluster has one release, whose objects have the same names whatever it is called. Update, rollback, removal:

@@ -278,9 +278,16 @@ NODE: Final = Board(
                 width=4,
             ),
             Panel(
+                title="Driver libraries by",
+                description="How containers get the GPU driver's libraries (docs/driver-libraries.md).",
+                query=f"tesela_driver_libraries{{{_NODE}}}",
+                legend="{{source}} {{driver_version}}",
+                kind="stat",
+                width=4,
+            ),
+            Panel(
                 title="In the driver's way",
-                description="A device plugin for the same GPUs, another driver of the same name, or a kubelet that does "
-                "not register the driver (docs/troubleshooting.md).",
+                description="A device plugin, another driver, or a kubelet that is silent (docs/troubleshooting.md).",
                 query=f"max(tesela_node_trouble{{{_NODE}}})",
                 unit="bool_yes_no",
                 kind="stat",

@@ -27,6 +27,7 @@ DRIVER = Path(__file__).parents[2] / "driver" / "tesela"
 WALL = {"time", "time_ns", "now", "utcnow", "today"}
 
 USES = {
+    "cli/adoption.py": "the date of a preview, for people",
     "cli/bundle.py": "the archive's date",
     "cli/health.py": "the date of a clearance, for people",
     "cli/release_gpu.py": "the date of a request, for people",
@@ -34,6 +35,7 @@ USES = {
     "edge/kubelet/listener.py": "the age of a socket's file, from either side",
     "edge/store/copied_file.py": "a file younger than a tick is read again",
     "edge/store/records.py": "likewise",
+    "plugin/adopt.py": "the date of a report, for people",
     "plugin/announce.py": "the dates of Events; its waits are tested in test_announce",
     "plugin/claim_status.py": "the dates of conditions",
     "plugin/health/keeper.py": "the dates of findings; its one wait is tested below",

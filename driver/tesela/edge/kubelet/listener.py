@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import secrets
 import socket
 import stat
@@ -21,6 +22,7 @@ from pathlib import Path
 import grpc
 
 from tesela.core.errors import StartError
+from tesela.edge.kubelet.sockets import MAX_PATH_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +118,8 @@ def _remove_if_dead(path: Path) -> None:
 
 
 def is_served(path: Path) -> bool:
-    """Whether somebody listens on the socket at `path`; False where none is there."""
-    return _connect(path) in {0, errno.EAGAIN}
+    """Whether somebody listens on the socket at `path`; False where none is there, or can be at a path so long."""
+    return len(os.fsencode(path)) <= MAX_PATH_BYTES and _connect(path) in {0, errno.EAGAIN}
 
 
 def _refuse_if_served(path: Path) -> None:
