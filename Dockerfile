@@ -15,7 +15,7 @@ RUN ["python3", "-I", "inside/dependencies.py"]
 
 FROM dependencies AS driver
 ARG TARGETARCH
-ARG SOURCE_DATE_EPOCH=0
+ARG CREATED="2020-01-01T00:00:00+00:00"
 COPY wheels/tesela /build/tesela
 RUN ["python3", "-I", "inside/driver.py"]
 
@@ -25,9 +25,11 @@ COPY --from=driver /image-driver /
 ENV PATH=/opt/tesela/bin:/usr/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 ARG VERSION
 ARG REVISION
+ARG CREATED
 LABEL org.opencontainers.image.title="tesela" \
       org.opencontainers.image.description="A DRA driver for NVIDIA GPUs and MIG partitions" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.licenses="Apache-2.0"
 ENTRYPOINT ["tesela"]

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from image import build, lockfile, wheels
+from image import build, lockfile
 
 
 def main() -> int:
@@ -44,9 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1 if faults else 0
     architecture = arguments.arch or build.get_architecture()
     if arguments.verb == "wheels":
-        folder = lockfile.ROOT / "wheels"
-        wheels.fill_wheels(folder, architecture)
-        wheels.build_wheel(folder, epoch=build.get_epoch())
+        build.fill_context(lockfile.ROOT, architecture)
         return 0
     return _build(arguments, architecture)
 

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from image import archive, debian
@@ -24,7 +25,10 @@ DEFAULT_BASE = "python:3.11-slim-bookworm"
 DEBIAN_BASE = "debian-tree"
 """As a base: a Debian tree made here, no registry asked."""
 _INPUTS = ("Dockerfile", "image", *SOURCES)
-_EPOCH = 1_700_000_000  # of a tree without history
+_EPOCH = 1_577_836_800
+"""2020: the time of all files. A layer made again is the same, and a release whose dependencies are those of the last
+one shares the large layer with it. Of a tree without history it is also the time of the image.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +76,22 @@ def list_inputs() -> list[Path]:
 def build(request: Request, cache: Path, say: Callable[[str], None]) -> archive.Facts:
     """Builds and returns what the archive holds. `cache` keeps wheels, Debian trees and layers between builds."""
     architecture = request.architecture or get_architecture()
-    epoch = get_epoch()
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / "build.lock"), tempfile.TemporaryDirectory(prefix="tesela-image-") as scratch:
-        engine = find_engine(request.engine, cache / "buildah")
+        engine = find_engine(request.engine, cache / f"buildah-{_EPOCH}")
         base = _get_base(engine, request.base, architecture, cache, say)
         say(f"wheels of image/lock/{architecture}.txt")
         fill_wheels(cache / "wheels", architecture)
-        context = _fill_context(Path(scratch), cache / "wheels", architecture, epoch)
+        context = _fill_context(Path(scratch), cache / "wheels", architecture)
         say(f"Dockerfile, on {base}, with {engine.name}")
-        arguments = {"BASE": base, "TARGETARCH": architecture, "VERSION": get_version(), "REVISION": _get_revision()}
-        engine.build(context, request.reference, arguments, platform=f"linux/{architecture}", epoch=epoch)
+        arguments = {
+            "BASE": base,
+            "TARGETARCH": architecture,
+            "VERSION": get_version(),
+            "REVISION": _get_revision(),
+            "CREATED": datetime.fromtimestamp(_get_time(), UTC).isoformat(),
+        }
+        engine.build(context, request.reference, arguments, platform=f"linux/{architecture}", epoch=_EPOCH)
         written = Path(scratch, "image.tar")
         engine.save(request.reference, written)
         request.archive.parent.mkdir(parents=True, exist_ok=True)
@@ -113,19 +122,25 @@ def _get_base(engine: Engine, base: str | None, architecture: str, cache: Path, 
     return image
 
 
-def _fill_context(scratch: Path, wheels: Path, architecture: str, epoch: int) -> Path:
+def _fill_context(scratch: Path, wheels: Path, architecture: str) -> Path:
     """A folder with what .dockerignore lets through, and nothing else."""
     context = scratch / "context"
     shutil.copytree(ROOT / "image", context / "image", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ROOT / "Dockerfile", context / "Dockerfile")
     for name in (architecture, "tools"):
         shutil.copytree(wheels / name, context / "wheels" / name)
-    build_wheel(context / "wheels", epoch=epoch)
+    build_wheel(context / "wheels", epoch=_EPOCH)
     return context
 
 
-def get_epoch() -> int:
-    """SOURCE_DATE_EPOCH, else when the inputs were last committed: the time of everything in the image."""
+def fill_context(folder: Path, architecture: str) -> None:
+    """Makes FOLDER/wheels what the Dockerfile expects, for an engine that is run by hand."""
+    fill_wheels(folder / "wheels", architecture)
+    build_wheel(folder / "wheels", epoch=_EPOCH)
+
+
+def _get_time() -> int:
+    """SOURCE_DATE_EPOCH, else when the inputs were last committed: what the image says of its age."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is not None:
         return int(given)

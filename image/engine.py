@@ -59,7 +59,7 @@ class Engine:
             command += [f"--layers={str(self.keeps_layers).lower()}", "--timestamp", str(epoch), "--format", "oci"]
             command += ["--pull-never"] if self.name == "buildah" else ["--pull=never"]
         command += ["--platform", platform, "--tag", image]
-        for name, value in {**arguments, "SOURCE_DATE_EPOCH": str(epoch)}.items():
+        for name, value in arguments.items():
             command += ["--build-arg", f"{name}={value}"]
         self._must([*command, str(context)], "build the image", timeout_s=_BUILD_TIMEOUT_S)
 

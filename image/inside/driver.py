@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,7 +44,7 @@ def _write_sbom(wheel: Path, packages: Path) -> None:
     subject = sbom.Subject(
         version=wheel.name.split("-")[1],
         architecture=architecture,
-        epoch=int(os.environ["SOURCE_DATE_EPOCH"]),
+        created=datetime.fromisoformat(os.environ["CREATED"]),
     )
     target = LAYER / sbom.PATH
     target.parent.mkdir(parents=True)

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from email.parser import HeaderParser
 from importlib import metadata
 from pathlib import Path
@@ -38,7 +38,7 @@ class Subject:
 
     version: str
     architecture: str
-    epoch: int
+    created: datetime
 
 
 def render_sbom(subject: Subject, components: Iterable[Component]) -> str:
@@ -54,7 +54,7 @@ def render_sbom(subject: Subject, components: Iterable[Component]) -> str:
     )
     bom = Bom(components=parts)
     bom.metadata.component = root
-    bom.metadata.timestamp = datetime.fromtimestamp(subject.epoch, UTC)
+    bom.metadata.timestamp = subject.created
     names = " ".join(f"{part.purl}{[hash_.content for hash_ in part.hashes]}" for part in parts)
     bom.serial_number = uuid.uuid5(_NAMESPACE, f"{subject} {names}")
     bom.register_dependency(root, parts)

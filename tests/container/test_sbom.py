@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from image.inside import sbom
 
-SUBJECT = sbom.Subject(version="0.1.0", architecture="amd64", epoch=1_700_000_000)
+SUBJECT = sbom.Subject(version="0.1.0", architecture="amd64", created=datetime(2026, 11, 30, tzinfo=UTC))
 DEP5 = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
 
 
