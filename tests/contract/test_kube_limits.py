@@ -203,7 +203,8 @@ def alternatives(count: int) -> Json:
 
 
 def config(parameters: object, **fields) -> Json:
-    return {"opaque": {"driver": DRIVER, "parameters": parameters}, **fields}
+    """For a driver that is not ours: what ours takes is its own policy's to say."""
+    return {"opaque": {"driver": "other.example.com", "parameters": parameters}, **fields}
 
 
 ACCEPTED_CLAIMS = {

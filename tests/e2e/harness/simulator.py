@@ -54,7 +54,8 @@ class Simulator:
         _write_nvidia_smi(self.driver_root / "usr" / "bin" / "nvidia-smi", self.nvidia_smi_log)
         library = self.driver_root / "usr" / "lib64" / NVML_LIBRARY
         library.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(find_nvml_library(), library)
+        if not library.exists():  # a driver may have it loaded, as one that waits for its GPUs does
+            shutil.copy(find_nvml_library(), library)
         argv = [find_tesela(), "sim", "serve", "--gpus", gpus, "--socket", self.socket, "--host-root", self.host]
         self.process = Process(cluster.sandbox, "simulator", argv)
         cluster.processes["simulator"] = self.process
