@@ -36,7 +36,8 @@ def install(*arguments: str) -> None:
 
 def main() -> None:
     """Everything that does not change with the driver's code, so that it is a layer of its own."""
-    subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", HOME], check=True)
+    python = Path(sys.executable).resolve()  # a venv made through a link looks for its library beside the link
+    subprocess.run([python, "-I", "-m", "venv", "--without-pip", "--symlinks", HOME], check=True)
     lock = Path("/build/lock", f"{os.environ['TARGETARCH']}.txt").read_text().splitlines()
     wanted = [line for line in lock if line.partition("==")[0] not in UNUSED_DISTRIBUTIONS]
     Path("/build/wanted.txt").write_text("\n".join(wanted) + "\n")
