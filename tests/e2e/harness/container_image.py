@@ -21,6 +21,7 @@ from image.build import list_inputs
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = "tesela:0.1.0"
 """What the manifests say."""
+KEPT = 6
 
 
 def build_image(reference: str = REFERENCE) -> Path:
@@ -38,7 +39,16 @@ def build_image(reference: str = REFERENCE) -> Path:
                 )
             if done.returncode:
                 raise HarnessError(f"`{' '.join(command)}` failed:\n{done.stderr[-3000:]}")
+            _remove_older()
     return archive
+
+
+def _remove_older() -> None:
+    """Archives of checkouts as they were, but for a few that other test runs may be reading."""
+    archives = sorted(get_cache().glob("image-*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in archives[KEPT:]:
+        for suffix in (".tar", ".sbom.cdx.json", ".lock"):
+            old.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _digest(reference: str) -> str:
