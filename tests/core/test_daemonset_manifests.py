@@ -61,3 +61,11 @@ def test_the_shipped_policy_is_what_the_driver_does_without_one():
     shipped = read_policy(BASE / "node-plugin" / "policy.yaml")
 
     assert (shipped.rules, shipped.health) == ((ON_DEMAND,), DEFAULT_POLICY.health)
+
+
+@pytest.mark.parametrize("overlay", ["production", "simulated"])
+def test_where_nvml_is_reaches_also_verbs_that_kubectl_exec_starts(overlay):
+    driver = CONTAINERS[f"overlays/{overlay}/node-plugin.yaml tesela-node-plugin"]
+    only_the_driver_sees = {arg for arg in driver["args"] if arg.startswith(("--nvml=", "--driver-root-mount="))}
+
+    assert ("TESELA_DRIVER_ROOT_MOUNT" in {one["name"] for one in driver["env"]}, only_the_driver_sees) == (True, set())

@@ -55,6 +55,15 @@ def test_every_right_stands_on_the_page_and_no_other():
     assert sorted((row[0].strip("`"), row[1].strip("`")) for row in RIGHTS) == sorted(RULES)
 
 
+@pytest.mark.parametrize("component", ["admission-webhook", "uninstall-check"])
+def test_an_optional_part_may_list_what_the_page_says_and_nothing_else(component):
+    role = next(one for one in _load(f"components/{component}/permissions.yaml") if one["kind"] == "ClusterRole")
+    row = next(row for row in _list_rows(3) if row[0] == f"`{role['metadata']['name']}`")
+    rights = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+
+    assert rights == {(resource, "list") for resource in re.findall(r"`(\w+)`", row[1])}
+
+
 def test_every_host_path_stands_on_the_page_and_no_other():
     shipped = {name: mount for path in MANIFESTS for name, mount in _list_mounts(path).items()}
     named = {

@@ -62,16 +62,13 @@ files are those of the kustomization; names and rights stand in one place so.
 - --policy=/etc/tesela/policy.yaml
 {{- if eq .Values.gpus "simulated" }}
 {{- $mount := include "tesela.simulated.mount" . }}
-- --nvml=simulated:unix:{{ $mount }}/nvml.sock
 - --driver-root={{ .Values.simulated.folder }}/host
-- --driver-root-mount={{ $mount }}/host
 - --dev-root={{ .Values.simulated.folder }}/host
 - --dev-root-mount={{ $mount }}/host
 - --proc-root={{ $mount }}/host/proc
 - --sys-root={{ $mount }}/host/sys
 {{- else }}
 - --driver-root={{ .Values.driverRoot }}
-- --driver-root-mount=/driver-root
 - --proc-root=/host/proc
 - --sys-root=/host/sys
 {{- end }}
