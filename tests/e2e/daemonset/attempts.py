@@ -24,8 +24,8 @@ class Attempt:
         return self.what.replace(" ", "-")
 
 
-def render_slice(name: str, node: str, driver: str) -> Json:
-    """A small slice of `node`."""
+def render_slice(name: str, node: str, driver: str, pool: str = "") -> Json:
+    """A small slice of `node`, in a pool that nobody else has unless it is named."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -33,7 +33,7 @@ def render_slice(name: str, node: str, driver: str) -> Json:
         "spec": {
             "driver": driver,
             "nodeName": node,
-            "pool": {"name": f"{driver}-{node}", "generation": 1, "resourceSliceCount": 1},
+            "pool": {"name": pool or f"{driver}-{node}", "generation": 1, "resourceSliceCount": 1},
             "devices": [{"name": "gpu-0"}],
         },
     }
@@ -101,6 +101,11 @@ SLICES = (
         what="publish devices of another driver",
         command="create -f -",
         obj=render_slice("mine", "node1", OTHER_DRIVER),
+    ),
+    Attempt(
+        what="publish devices here in another node's pool",
+        command="create -f -",
+        obj=render_slice("mine", "node1", DRIVER, pool=OTHER_NODE),
     ),
     Attempt(what="change another node's slice", command="replace -f -", obj=render_slice("others", OTHER_NODE, DRIVER)),
     Attempt(
