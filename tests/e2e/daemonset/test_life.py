@@ -100,6 +100,22 @@ def test_the_job_succeeds_when_nothing_does(stage: Stage) -> None:
 
 
 @pytest.fixture
+def drained(stage: Stage, held: str) -> Iterator[Stage]:
+    """As docs/upgrade.md drains a node; `--force` because the pod has no controller. Schedulable again afterwards."""
+    stage.cluster.kubectl("drain", NODE, "--ignore-daemonsets", "--force", "--timeout=60s")
+    yield stage
+    stage.cluster.kubectl("uncordon", NODE)
+
+
+def test_a_drained_node_has_given_everything_back_by_the_driver_that_stays(stage: Stage, drained: Stage) -> None:
+    wait_until("nothing is recorded", lambda: not list_records(stage.cluster), timeout_s=60)
+    printed = stage.ask_from_afar("--node", NODE)
+
+    assert "it can be removed" in printed
+    assert [pod["status"]["phase"] for pod in deployed.list_pods(stage.cluster, deployed.DRIVER)] == ["Running"]
+
+
+@pytest.fixture
 def newer(stage: Stage) -> Iterator[str]:
     """A newer release's state on the node, its driver still runs, and this release is rolled back to: its last line."""
     cluster = stage.cluster
