@@ -42,8 +42,8 @@ class Moved:
         placement = next(one for one in found.placements if one.start == start)
         return Partitions(self.world.admin).create(known.gpu.uuid, found, placement)
 
-    def publish(self, *devices: str, on_demand: bool = True) -> None:
-        """Their ResourceSlice, as the API still has it."""
+    def publish(self, *devices: str, on_demand: bool = True, **more) -> None:
+        """Their ResourceSlice, as the API still has it; each device has `more` fields."""
         counters = (
             {"consumesCounters": [{"counterSet": "gpu-0-counter-set", "counters": {"memory-slice-0": {"value": "1"}}}]}
             if on_demand
@@ -51,7 +51,7 @@ class Moved:
         )
         pool = {"name": POOL, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": DRIVER, "nodeName": POOL, "pool": pool}
-        spec["devices"] = [{"name": device, **counters} for device in devices]
+        spec["devices"] = [{"name": device, **counters, **more} for device in devices]
         slices = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "theirs"}}
         self.world.kube.create(RESOURCE_SLICES, slices | {"spec": spec})
 

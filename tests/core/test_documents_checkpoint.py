@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tesela.core.checkpoint import TheirKind
 from tesela.core.errors import StateError
 from tesela.edge.documents.cdi import list_device_names
-from tesela.edge.documents.checkpoint import decode_checkpoint
+from tesela.edge.documents.checkpoint import LARGEST_BYTES, decode_checkpoint
 from their_driver import TheirDriver, compute_checksum
 
 UID = "5f1c4a52-3b7e-4a35-9d7c-2d5a4b1f0c11"
@@ -58,6 +59,59 @@ def test_a_fact_that_is_missing_is_named():
     (claim,) = decode_checkpoint(write_v1({"gpu": {"info": {}, "device": body}})).claims
 
     assert claim.problem == "uuid is missing"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("Requests", 3),
+        ("Requests", [{}]),
+        ("ShareID", {"a": 1}),
+        ("DeviceName", "gpu-0\x1b[2J"),
+        ("PoolName", "\ud800"),
+    ],
+)
+def test_an_entry_with_what_no_driver_writes_harms_its_claim_alone(field, value):
+    body = {"Requests": ["r0"], "PoolName": "node-1", "DeviceName": "gpu-0", field: value}
+
+    (claim,) = decode_checkpoint(write_v1({"gpu": {"info": {"uuid": "GPU-a"}, "device": body}})).claims
+
+    assert (claim.devices, "not what it should be" in claim.problem) == ((), True)
+
+
+@pytest.mark.parametrize("number", [True, -1, 1 << 40, 1.5])
+def test_an_instance_id_is_a_number_that_a_gpu_can_have(number):
+    theirs = TheirDriver("node-1", "boot-1")
+    theirs.give_partition(UID, "gpu-0-mig-1g10gb-19-3", "GPU-a", mig_uuid="MIG-a", gi_id=number)
+
+    (claim,) = decode_checkpoint(theirs.render()).claims
+
+    assert "giId" in claim.problem
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 200_000, render().decode().encode("utf-16"), b" " * (LARGEST_BYTES + 1)], ids=["deep", "16", "long"]
+)
+def test_a_file_that_no_parser_likes_is_damage(data):
+    with pytest.raises(StateError):
+        decode_checkpoint(data)
+
+
+def test_a_large_checkpoint_takes_a_small_multiple_of_its_size():
+    theirs = TheirDriver("node-1", "boot-1")
+    for number in range(700):
+        uid = f"{number:08d}-3b7e-4a35-9d7c-2d5a4b1f0c11"
+        theirs.give_partition(uid, "gpu-0-mig-1g10gb-19-3", "GPU-a", mig_uuid=f"MIG-{number}", gi_id=7)
+    data = theirs.render()
+
+    tracemalloc.start()
+    try:
+        decode_checkpoint(data)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most_bytes < 30 * len(data)
 
 
 def test_an_empty_checkpoint_has_no_claim():

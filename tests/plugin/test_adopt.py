@@ -142,6 +142,32 @@ def test_a_partition_of_two_claims_belongs_to_neither(moved):
     moved.world.foreign.add((live.gpu_uuid, live.gi_id))
 
 
+def test_a_partition_that_a_claim_of_ours_holds_is_not_the_checkpoint_s_to_destroy(moved):
+    """A file that came back, under a driver that has gone on since."""
+    ours, live = moved.partition("a", 0, "1g.5gb", 4)
+    moved.adopt(ours)
+    moved.theirs.claims.clear()
+    stale = moved.world.claim("stale", moved.world.partition(0, "1g.5gb", 4))
+    moved.theirs.give_partition(
+        stale.uid, moved.world.partition(0, "1g.5gb", 4), live.gpu_uuid, mig_uuid=live.mig_uuid, gi_id=live.gi_id
+    )
+    moved.adopt(stale)
+
+    moved.world.unprepare(stale)
+
+    assert moved.live(0) == [live.gi_id]
+
+
+def test_slices_of_ours_do_not_tell_how_their_partition_came_to_be(moved):
+    ref, live = moved.partition("a", 0, "1g.5gb", 4)
+    moved.world.foreign.add((live.gpu_uuid, live.gi_id))
+    moved.publish(moved.world.partition(0, "1g.5gb", 4), attributes={"placementStart": {"int": 4}})
+
+    moved.adopt(ref, partitions=TheirPartitions.AUTO)
+
+    assert not moved.world.record(ref).devices[0].partitions[0].ours
+
+
 def test_a_gpu_that_this_node_does_not_have_leaves_the_claim(moved):
     uid = str(uuid4())
     moved.theirs.give_gpu(uid, "gpu-7", "GPU-gone")

@@ -119,6 +119,49 @@ def test_an_entry_that_cannot_be_read_harms_its_claim_alone(moved):
     assert sorted(one.fate for one in report.claims) == [Fate.ADOPTED, Fate.LEFT]
 
 
+def test_a_key_that_is_a_path_is_left_and_the_others_are_adopted(moved):
+    ref = moved.whole("a", 2)
+    moved.theirs.give_gpu("../../etc/x", "gpu-3", moved.world.uuid(3))
+
+    report = moved.adopt(ref)
+
+    assert [(one.claim.uid, one.fate) for one in report.claims] == [
+        ("../../etc/x", Fate.LEFT),
+        (ref.uid, Fate.ADOPTED),
+    ]
+
+
+def test_two_starts_do_not_adopt_at_once(moved):
+    moved.whole("a", 2)
+    moved.theirs.write(moved.world.state_dir)
+
+    with CheckpointFile(moved.world.state_dir).hold(), pytest.raises(TryAgain, match="another start of this driver"):
+        Adopter(moved.world.node, CheckpointFile(moved.world.state_dir), look_around(moved.world.node)).adopt()
+
+
+def test_a_folder_in_its_place_is_damage(moved):
+    ref = moved.world.claim("a", "gpu-2")
+    (moved.world.state_dir / "checkpoint.json").mkdir()
+
+    assert moved.adopt(ref, write=False) is None
+
+
+def test_an_api_that_is_away_is_asked_once_for_the_names_of_pods(moved):
+    refs = (moved.whole("a", 2), moved.whole("b", 3))
+    moved.theirs.write(moved.world.state_dir)
+    asked = []
+
+    class Away:
+        def get(self, *what):
+            asked.append(what)
+            raise ApiUnavailable(0, "", "the API is away")
+
+    around = dataclasses.replace(look_around(moved.world.node, list_names=lambda: refs), kube=Away())
+    Adopter(moved.world.node, CheckpointFile(moved.world.state_dir), around).adopt()
+
+    assert len(asked) == 1
+
+
 def test_a_file_of_another_node_is_left(moved):
     ref = moved.whole("a", 2)
     moved.theirs.claims[ref.uid]["preparedDevices"][0]["devices"][0]["gpu"]["device"]["PoolName"] = "node-2"

@@ -33,6 +33,7 @@ from tesela.edge.host.host import Host
 from tesela.edge.kube.times import render_time
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.checkpoint import CheckpointFile
+from tesela.edge.store.records import RecordStore
 from tesela.edge.store.released import ReleasedStore
 from tesela.edge.store.roster import RosterStore
 
@@ -121,6 +122,7 @@ def _preview_with(args: argparse.Namespace, file: CheckpointFile, nvml: WatchedN
         list_live=lambda gpu_uuid: tuple(one for one in inventory.partitions if one.gpu_uuid == gpu_uuid),
         read_time_slice=lambda _gpu_uuid: None,
         list_names=PodResources(socket).list_claims,
+        list_records=lambda: RecordStore(get_state_dir(args)).list().records,
         partitions=get_adopted_partitions(args),
     )
     return preview(around, file, at_s=int(time.time()))

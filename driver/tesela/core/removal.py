@@ -58,6 +58,11 @@ class Held:
         return self.served in {Served.TESELA, Served.SILENT}
 
 
+def is_device_of_ours(device: Json) -> bool:
+    """Whether this driver published the device of a ResourceSlice, rather than NVIDIA's."""
+    return _OURS_ALONE in (device.get("attributes") or {})
+
+
 def list_held(claims: Iterable[Json], slices: Iterable[Json], nodes: Iterable[Json]) -> tuple[Held, ...]:
     """Every claim that holds devices of a driver of our name, once per node, in order of nodes and names."""
     served = _find_served(slices)
@@ -99,6 +104,6 @@ def _find_served(slices: Iterable[Json]) -> dict[str, Served]:
         if one["spec"].get("driver") == DRIVER_NAME:
             devices.setdefault(one["spec"]["pool"]["name"], []).extend(one["spec"].get("devices") or ())
     return {
-        pool: Served.TESELA if all(_OURS_ALONE in (one.get("attributes") or {}) for one in shown) else Served.OTHER
+        pool: Served.TESELA if all(is_device_of_ours(one) for one in shown) else Served.OTHER
         for pool, shown in devices.items()
     }

@@ -28,12 +28,14 @@ from tesela.core.checkpoint import TheirClaim
 from tesela.core.errors import NvmlError, StartError, StateError, TryAgain
 from tesela.core.health.observations import DaemonLeft
 from tesela.core.model import ClaimRef, LivePartition
+from tesela.core.sweep import is_claim_uid
 from tesela.edge.kubelet.listener import is_served
 from tesela.edge.store.checkpoint import CheckpointFile
 from tesela.edge.telemetry.work import CLAIM_UID
 from tesela.plugin.adopt_look import AdoptionLook, Surroundings
 from tesela.plugin.deadline import Deadline
 from tesela.plugin.node import Node
+from tesela.plugin.rebuild import list_holders
 from tesela.plugin.sweep_look import read_time_slice
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ def look_around(
         list_live=lambda gpu_uuid: _list_live(node, gpu_uuid),
         read_time_slice=lambda gpu_uuid: read_time_slice(node, gpu_uuid),
         list_names=list_names,
+        list_records=lambda: list_holders(node)[0],
         partitions=partitions,
     )
 
@@ -113,7 +116,7 @@ class Adopter:
 
     def _adopt_one(self, look: AdoptionLook, claim: TheirClaim) -> AdoptedClaim:
         node, ref, deadline = self._node, look.name(claim), Deadline.after(_CLAIM_TIMEOUT_S)
-        if not claim.devices or look.is_other_boot:
+        if not claim.devices or look.is_other_boot or not is_claim_uid(claim.uid):
             return describe(claim, ref, look.plan(claim))
         with node.hold_claim(ref, deadline) as lock:
             if node.records.path(ref.uid).exists():

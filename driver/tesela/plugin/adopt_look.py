@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,8 +25,10 @@ from tesela.core.adoption import (
 from tesela.core.checkpoint import Checkpoint, TheirClaim, TheirDevice, TheirKind
 from tesela.core.claim import AllocatedClaim, AllocatedResult
 from tesela.core.config import TimeSliceInterval, resolve_config
-from tesela.core.errors import ApiError, ClaimRefused, DocumentError, TryAgain
+from tesela.core.errors import ApiError, ApiUnavailable, ClaimRefused, DocumentError, TryAgain
 from tesela.core.model import DRIVER_NAME, ClaimRef, LivePartition
+from tesela.core.record import ClaimRecord
+from tesela.core.removal import is_device_of_ours
 from tesela.core.roster import Roster
 from tesela.core.shape import Policy
 from tesela.edge.documents.claim import POD_CLAIM_NAME
@@ -43,8 +45,8 @@ API_RETRY_S: Final = 10.0
 class Surroundings:
     """Whom to ask. `list_live` is of one GPU by UUID, none where it does not answer.
 
-    `list_names` tells the claims of active pods; TryAgain where the kubelet does not. `read_time_slice` gives None
-    where nobody tells.
+    `list_names` tells the claims of active pods; TryAgain where the kubelet does not. `list_records` are the claims
+    that are ours already. `read_time_slice` gives None where nobody tells.
     """
 
     pool: str
@@ -55,6 +57,7 @@ class Surroundings:
     list_live: Callable[[str], tuple[LivePartition, ...]]
     read_time_slice: Callable[[str], str | None]
     list_names: Callable[[], tuple[ClaimRef, ...]] = lambda: ()
+    list_records: Callable[[], tuple[ClaimRecord, ...]] = lambda: ()
     partitions: TheirPartitions = TheirPartitions.AUTO
 
 
@@ -68,7 +71,9 @@ class AdoptionLook:
         prepared = () if self._is_other_boot else tuple(one for one in checkpoint.claims if one.completed)
         self._names = _read_names(around) if any(not one.name for one in prepared) else {}
         self._on_demand = _read_on_demand(around) if _must_tell_partitions(around, prepared) else frozenset()
-        self._shared = list_shared(checkpoint)
+        recorded = () if self._is_other_boot else around.list_records()
+        self._shared = list_shared(checkpoint) | _list_held(recorded, {one.uid for one in checkpoint.claims})
+        self._has_api = True
 
     @property
     def is_other_boot(self) -> bool:
@@ -97,7 +102,7 @@ class AdoptionLook:
             shared=self._shared,
             time_slices=dict(self._list_time_slices(claim)),
         )
-        return plan_adoption(claim, ref, sight, pod_claim_name=_read_pod_claim_name(around, ref))
+        return plan_adoption(claim, ref, sight, pod_claim_name=self._read_pod_claim_name(ref))
 
     def _list_time_slices(self, claim: TheirClaim) -> Iterator[tuple[str, str]]:
         """The interval of each whole GPU that was given one: its config's, else what is in force."""
@@ -109,6 +114,22 @@ class AdoptionLook:
                 interval = TimeSliceInterval(self._around.read_time_slice(one.gpu_uuid) or TimeSliceInterval.DEFAULT)
             if interval is not None:
                 yield one.device, interval.value
+
+    def _read_pod_claim_name(self, ref: ClaimRef) -> str | None:
+        """The pod's name for a claim made from a template. It names variables alone, so an answer may be missing.
+
+        An API that is away is asked once: GPUs are locked, and a node has many claims.
+        """
+        if not ref.name or not self._has_api:
+            return None
+        try:
+            metadata = self._around.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)["metadata"]
+        except ApiError as error:
+            self._has_api = not isinstance(error, ApiUnavailable)
+            log.info("claim %s: the pod's name for it is not known: %s", ref, error)
+            return None
+        name = (metadata.get("annotations") or {}).get(POD_CLAIM_NAME)
+        return str(name) if name and metadata.get("uid") == ref.uid else None
 
 
 def _list_parents(claim: TheirClaim) -> tuple[str, ...]:
@@ -141,7 +162,8 @@ def _read_names(around: Surroundings) -> Mapping[str, ClaimRef]:
 def _read_on_demand(around: Surroundings) -> frozenset[str]:
     """The devices that consume counters in the node's ResourceSlices: partitions that are there already do not.
 
-    Those slices are still NVIDIA's driver's: the kubelet removes them half a minute after that has ended.
+    Those slices are still NVIDIA's driver's: the kubelet removes them half a minute after that has ended. Ours, where a
+    checkpoint came back under them, tell nothing of what that driver did.
     """
     selector = f"spec.driver={DRIVER_NAME},spec.nodeName={around.pool}"
     try:
@@ -154,17 +176,11 @@ def _read_on_demand(around: Surroundings) -> frozenset[str]:
             "it with --adopted-partitions, or start again when the API answers"
         ) from error
     devices = (device for one in slices.items for device in one["spec"].get("devices") or ())
-    return frozenset(device["name"] for device in devices if device.get("consumesCounters"))
+    theirs = (device for device in devices if not is_device_of_ours(device))
+    return frozenset(device["name"] for device in theirs if device.get("consumesCounters"))
 
 
-def _read_pod_claim_name(around: Surroundings, ref: ClaimRef) -> str | None:
-    """The pod's name for a claim made from a template. It names variables alone, so an answer may be missing."""
-    if not ref.name:
-        return None
-    try:
-        metadata = around.kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)["metadata"]
-    except ApiError as error:
-        log.info("claim %s: the pod's name for it is not known: %s", ref, error)
-        return None
-    name = (metadata.get("annotations") or {}).get(POD_CLAIM_NAME)
-    return str(name) if name and metadata.get("uid") == ref.uid else None
+def _list_held(records: Iterable[ClaimRecord], but: set[str]) -> frozenset[str]:
+    """MIG UUIDs in records of ours, of other claims than these."""
+    devices = (device for record in records if record.claim.uid not in but for device in record.devices)
+    return frozenset(one.mig_uuid for device in devices for one in device.partitions if one.mig_uuid is not None)

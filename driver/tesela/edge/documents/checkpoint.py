@@ -24,14 +24,19 @@ _Object: TypeAlias = Mapping[str, Any]
 _COMPLETED: Final = "PrepareCompleted"
 _SUM: Final = rb'"checksum":(\d+)'
 _V2: Final = '"v2":{"checksum":'
+LARGEST_BYTES: Final = 8 << 20
+"""A claim takes 3 kB of it, twice, and a node of 16 GPUs has at most 112 partitions."""
+_LARGEST_ID: Final = 1 << 31
 _FNV_OFFSET, _FNV_PRIME, _FNV_MASK = 2166136261, 16777619, 0xFFFFFFFF
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """What is in `data`. StateError, without the file's name, where it is not what their driver wrote."""
+    if len(data) > LARGEST_BYTES:
+        raise StateError(f"it has over {LARGEST_BYTES >> 20} MiB, which no node's claims take")
     try:
-        body = json.loads(data)
-    except ValueError as error:
+        body = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
         raise StateError(f"it is no JSON: {error}") from error
     if not isinstance(body, dict):
         raise StateError("it holds no object")
@@ -53,8 +58,7 @@ def _check_sum(data: bytes) -> None:
     found = re.search(_SUM, covered) if covered is not None else None
     if covered is None or found is None:
         return
-    printed = b"([]uint8)[%s]" % b" ".join(b"%d" % byte for byte in re.sub(_SUM, b'"checksum":0', covered, count=1))
-    if _hash(printed) != int(found[1]):
+    if _hash_printed(re.sub(_SUM, b'"checksum":0', covered, count=1)) != int(found[1]):
         raise StateError("its checksum does not match, so the disk or a hand has changed it")
 
 
@@ -69,21 +73,30 @@ def _find_covered(data: bytes) -> bytes | None:
     return text.encode() if re.match(r'\{"checksum":\d+,"v1":\{', text) and '"v2"' not in text else None
 
 
-def _hash(data: bytes) -> int:
-    value = _FNV_OFFSET
+def _hash_printed(covered: bytes) -> int:
+    """Of `([]uint8)[123 34]`, number by number: all of it at once takes a hundred times the room of the file."""
+    numbers = tuple(b" %d" % byte for byte in range(256))
+    value = _hash(b"([]uint8)[" + b"%d" % covered[0], _FNV_OFFSET)
+    for byte in covered[1:]:
+        value = _hash(numbers[byte], value)
+    return _hash(b"]", value)
+
+
+def _hash(data: bytes, value: int) -> int:
     for byte in data:
         value = ((value ^ byte) * _FNV_PRIME) & _FNV_MASK
     return value
 
 
-def _decode_claim(uid: str, entry: object, *, is_v1: bool) -> TheirClaim:
+def _decode_claim(key: str, entry: object, *, is_v1: bool) -> TheirClaim:
+    uid = key if key.isprintable() else ascii(key)
     try:
         body = _check(entry, dict, "the entry")
         completed = is_v1 or body.get("checkpointState") == _COMPLETED
         return TheirClaim(
             uid=uid,
-            name=str(body.get("name") or ""),
-            namespace=str(body.get("namespace") or ""),
+            name=_get_or(body, "name"),
+            namespace=_get_or(body, "namespace"),
             completed=completed,
             devices=tuple(_decode_groups(body)) if completed else (),
             allocation=_decode_allocation(uid, body),
@@ -95,9 +108,10 @@ def _decode_claim(uid: str, entry: object, *, is_v1: bool) -> TheirClaim:
 def _decode_allocation(uid: str, body: _Object) -> AllocatedClaim | None:
     metadata = {"name": body.get("name") or "", "namespace": body.get("namespace") or "", "uid": uid}
     try:
-        return decode_claim({"metadata": metadata, "status": body.get("status")})
+        allocation = decode_claim({"metadata": metadata, "status": body.get("status")})
     except (ClaimRefused, DocumentError):
         return None
+    return allocation if all(one.request.isprintable() for one in allocation.results) else None
 
 
 def _decode_groups(body: _Object) -> Iterator[TheirDevice]:
@@ -115,18 +129,19 @@ def _decode_device(device: _Object, state: _Object) -> TheirDevice:
     given = _check(body.get("device"), dict, f"{kind}.device")
     facts = _check(body.get("concrete") or body.get("info"), dict, f"{kind}.info")
     is_mig = kind is TheirKind.MIG
-    daemon = state.get("mpsControlDaemonID") or ("unnamed" if state.get("mpsApplied") else "")
+    daemon = _get_or(state, "mpsControlDaemonID") or ("unnamed" if state.get("mpsApplied") else "")
+    requests = _list(given, "Requests") or _list(given, "request_names")
     return TheirDevice(
         kind=kind,
         pool=_get(given, str, "PoolName", "pool_name"),
         device=_get(given, str, "DeviceName", "device_name"),
-        requests=tuple(str(one) for one in given.get("Requests") or given.get("request_names") or ()),
+        requests=tuple(_check(one, str, "a request") for one in requests),
         gpu_uuid=_get(facts, str, *(("parentUUID",) if is_mig else ("uuid",))),
-        share_id=given.get("ShareID") or None,
+        share_id=_get_or(given, "ShareID") or None,
         gi_id=_get(facts, int, "giId") if is_mig else None,
         ci_id=_get(facts, int, "ciId") if is_mig else None,
         mig_uuid=_get(facts, str, "migUUID", "uuid") if is_mig else None,
-        mps_daemon=str(daemon),
+        mps_daemon=daemon,
         time_slice_applied=state.get("timeSliceApplied"),
     )
 
@@ -136,6 +151,11 @@ def _list(body: _Object, field: str) -> list[Any]:
     return found
 
 
+def _get_or(body: _Object, field: str) -> str:
+    """A text, empty where the field is missing."""
+    return str(_check(body.get(field) or "", str, field))
+
+
 def _get(body: _Object, kind: type[Any], *fields: str) -> Any:
     """The first of these fields, which releases called differently."""
     found = next((body[field] for field in fields if body.get(field) is not None), None)
@@ -143,6 +163,12 @@ def _get(body: _Object, kind: type[Any], *fields: str) -> Any:
 
 
 def _check(value: object, kind: type[Any], what: str) -> Any:
-    if not isinstance(value, kind):
+    """It goes into records, the log and terminals, so a text with signs that cannot be printed is none either."""
+    fits = isinstance(value, kind)
+    if isinstance(value, str):
+        fits = fits and value.isprintable()
+    elif kind is int and isinstance(value, int):
+        fits = not isinstance(value, bool) and 0 <= value < _LARGEST_ID
+    if not fits:
         raise StateError(f"{what} is {'missing' if value is None else f'not what it should be: {value!r:.80}'}")
     return value

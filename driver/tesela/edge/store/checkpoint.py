@@ -20,8 +20,11 @@ from tesela.edge.documents.checkpoint import decode_checkpoint
 from tesela.edge.store.files import Fsync, explain, read_file, sync_folder, write_file
 from tesela.edge.store.flock import try_flock
 
+_CHECKPOINT: Final = "checkpoint.json"
 _THEIR_LOCKS: Final = ("pu.lock", "cp.lock")
 """Held by NVIDIA's driver during a prepare or unprepare, and while it writes its checkpoint."""
+
+_AT_WORK: Final = "NVIDIA's driver is at work on this node; stop it first"
 
 
 class CheckpointFile:
@@ -34,7 +37,7 @@ class CheckpointFile:
     @property
     def path(self) -> Path:
         """Where NVIDIA's driver keeps it."""
-        return self._folder / "checkpoint.json"
+        return self._folder / _CHECKPOINT
 
     @property
     def socket(self) -> Path:
@@ -58,18 +61,24 @@ class CheckpointFile:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep NVIDIA's driver from preparing and from writing meanwhile. TryAgain where it is at that now."""
+        """Keep NVIDIA's driver from preparing and from writing meanwhile, and another start of ours from adopting.
+
+        TryAgain where one of them is at that now. Two starts of ours may overlap, and the one that looks at a claim
+        last, which the other one's kubelet has ended by then, would hold it for good.
+        """
         with contextlib.ExitStack() as stack:
-            for name in _THEIR_LOCKS:
+            for name in (*_THEIR_LOCKS, _CHECKPOINT):
                 path = self._folder / name
                 try:
-                    file = stack.enter_context(path.open("rb"))
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nor wait for a pipe
                 except FileNotFoundError:
                     continue
                 except OSError as error:
                     raise explain(error, f"cannot open {path}") from error
-                if not try_flock(file.fileno(), fcntl.LOCK_EX):
-                    raise TryAgain(f"{path} is held: NVIDIA's driver is at work on this node; stop it first")
+                stack.callback(os.close, descriptor)
+                if not try_flock(descriptor, fcntl.LOCK_EX):
+                    holder = "another start of this driver adopts it" if name == _CHECKPOINT else _AT_WORK
+                    raise TryAgain(f"{path} is held: {holder}")
             yield
 
     def set_aside(self, why: Literal["adopted", "before-boot"]) -> Path | None:
