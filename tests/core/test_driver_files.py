@@ -41,10 +41,10 @@ def render(**edits):
 
 def test_what_the_toolkit_says_comes_out_as_it_went_in():
     said = {
-        "mounts": [{"hostPath": "/a", "containerPath": "/b", "options": ["ro", "rbind"]}],
+        "mounts": [{"hostPath": "/x/a", "containerPath": "/x/b", "options": ["ro", "rbind"]}],
         "hooks": [
-            {"hookName": "createContainer", "path": "/h", "args": ["h", "x"], "env": ["D=0"], "timeout": 5},
-            {"hookName": "createRuntime", "path": "/h"},
+            {"hookName": "createContainer", "path": "/x/h", "args": ["h", "x"], "env": ["D=0"], "timeout": 5},
+            {"hookName": "createRuntime", "path": "/x/h"},
         ],
         "env": ["NVIDIA_CTK_LIBCUDA_DIR=/usr/lib"],
     }
@@ -74,16 +74,19 @@ def test_a_file_system_of_its_own_is_left():
         ({"mounts": {}}, "containerEdits.mounts"),
         ({"mounts": [1]}, "containerEdits.mounts[0]"),
         ({"mounts": [{"hostPath": "a", "containerPath": "/b"}]}, "containerEdits.mounts[0].hostPath"),
-        ({"mounts": [{"hostPath": "/a\0", "containerPath": "/b"}]}, "containerEdits.mounts[0].hostPath"),
-        ({"mounts": [{"hostPath": "/a"}]}, "containerEdits.mounts[0].containerPath"),
+        ({"mounts": [{"hostPath": "/x/a\0", "containerPath": "/b"}]}, "containerEdits.mounts[0].hostPath"),
+        ({"mounts": [{"hostPath": "/x/a"}]}, "containerEdits.mounts[0].containerPath"),
         (
-            {"mounts": [{"hostPath": "/a", "containerPath": "/b", "options": [1]}]},
+            {"mounts": [{"hostPath": "/x/a", "containerPath": "/x/b", "options": [1]}]},
             "containerEdits.mounts[0].options[0]",
         ),
         ({"hooks": [{"hookName": "whenever", "path": "/h"}]}, "containerEdits.hooks[0].hookName"),
         ({"hooks": [{"hookName": "poststop"}]}, "containerEdits.hooks[0].path"),
-        ({"hooks": [{"hookName": "poststop", "path": "/h", "timeout": True}]}, "containerEdits.hooks[0].timeout"),
+        ({"hooks": [{"hookName": "poststop", "path": "/x/h", "timeout": True}]}, "containerEdits.hooks[0].timeout"),
         ({"env": [None]}, "containerEdits.env[0]"),
+        ({"env": ["A=\ud800"]}, "containerEdits.env[0]"),
+        ({"env": ["A"]}, "containerEdits.env[0]"),
+        ({"hooks": [{"hookName": "poststop", "path": "/x/h", "env": ["=b"]}]}, "containerEdits.hooks[0].env[0]"),
     ],
 )
 def test_a_wrong_field_is_named(edits, path):
@@ -94,7 +97,7 @@ def test_a_wrong_field_is_named(edits, path):
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["/a", "createContainer"]),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["/x/a", "createContainer"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -119,9 +122,30 @@ def test_any_other_document_is_refused_by_name_or_read(document):
     assert parse_toolkit_cdi(json.dumps({"containerEdits": render_driver_edits(edits)})) == edits
 
 
-def test_what_is_no_json_is_refused():
+@pytest.mark.parametrize(
+    ("host_path", "container_path"),
+    [
+        ("/x/a", "/"),
+        ("/x/a", "/etc"),
+        ("/x/a", "/etc/"),
+        ("/x/a", "/x/../etc"),
+        ("/x/a", "//etc/x"),
+        ("/x/a", "/proc/sys/kernel"),
+        ("/x/a", "/dev/sda"),
+        ("/", "/x/host"),
+        ("/etc", "/x/host"),
+        ("/x/../etc", "/x/host"),
+    ],
+)
+def test_no_folder_of_the_root_is_given_or_hidden(host_path, container_path):
+    with pytest.raises(DocumentError, match="is no place for a file of the GPU driver"):
+        parse_toolkit_cdi(render(mounts=[{"hostPath": host_path, "containerPath": container_path}]))
+
+
+@pytest.mark.parametrize("text", ["cdiVersion: 0.5.0", "[" * 200_000], ids=["yaml", "deep"])
+def test_what_is_no_json_is_refused(text):
     with pytest.raises(DocumentError, match="no JSON"):
-        parse_toolkit_cdi("cdiVersion: 0.5.0")
+        parse_toolkit_cdi(text)
 
 
 # On the host

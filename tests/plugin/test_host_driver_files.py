@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,12 @@ def test_a_shared_object_tells_machine_and_soname(tmp_path):
     path = write(tmp_path / "x", render_shared_object("libx.so.1", machine=AARCH64))
 
     assert read_shared_object(path) == SharedObject(AARCH64, "libx.so.1")
+
+
+def test_a_pipe_is_none_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x")
+
+    assert read_shared_object(tmp_path / "x") is None
 
 
 def test_one_without_soname_has_none(tmp_path):

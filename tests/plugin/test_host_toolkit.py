@@ -95,6 +95,21 @@ def test_one_that_prints_something_else_is_refused(tmp_path):
         make_toolkit(tmp_path).generate()
 
 
+@pytest.mark.parametrize("where", ["1", "2"])
+def test_one_that_prints_without_end_is_given_up(tmp_path, where):
+    install_toolkit(tmp_path, VERSION, says=f"exec yes >&{where}")
+
+    with pytest.raises(TryAgain, match="prints more than 4 MiB"):
+        make_toolkit(tmp_path).generate()
+
+
+def test_one_whose_output_is_kept_open_by_what_it_started_is_given_up(tmp_path):
+    install_toolkit(tmp_path, VERSION, says="sleep 600 & exit 0")
+
+    with pytest.raises(TryAgain, match=r"did not end within 0\.5 s"):
+        make_toolkit(tmp_path, timeout_s=0.5).generate()
+
+
 def test_a_file_that_is_no_program_is_said(tmp_path):
     install_toolkit(tmp_path, VERSION).chmod(0o644)
 

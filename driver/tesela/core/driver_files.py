@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
 from tesela.core.errors import DocumentError
@@ -27,6 +28,10 @@ _OWN_VARIABLES: Final = ("NVIDIA_VISIBLE_DEVICES",)
 _HOOK_NAMES: Final = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 """Of the OCI runtime specification; a runtime refuses a document with any other."""
 _PASSING: Final = ("/run/", "/var/run/", "/tmp/")  # noqa: S108 -- where such sockets lie in a container
+_NOT_THE_DRIVERS: Final = ("//", "/dev/", "/proc/", "/sys/")
+"""Device nodes are ours, and the others are the kernel's; two slashes are a root of their own in POSIX."""
+_LEAST_PARTS: Final = 3
+"""The root, a folder, a name: never a folder of the root itself."""
 _OPTIONS: Final = ("ro", "nosuid", "nodev", "bind")
 
 
@@ -130,12 +135,12 @@ def parse_toolkit_cdi(text: str) -> DriverEdits:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DocumentError("", f"no JSON: {error}") from error
     edits = _get(_as_object(document, ""), "containerEdits", dict, "", {})
     mounts = _get(edits, "mounts", list, "containerEdits.", [])
     hooks = _get(edits, "hooks", list, "containerEdits.", [])
-    variables = _get_texts(edits, "env", "containerEdits.")
+    variables = _get_variables(edits, "containerEdits.")
     parsed_mounts = (_parse_mount(one, f"containerEdits.mounts[{index}]") for index, one in enumerate(mounts))
     return DriverEdits(
         mounts=tuple(mount for mount in parsed_mounts if mount is not None),
@@ -236,7 +241,7 @@ def _parse_mount(value: object, path: str) -> FileMount | None:
         return None
     return FileMount(
         host_path=_get_path(entry, "hostPath", path),
-        container_path=_get_path(entry, "containerPath", path),
+        container_path=_get_container_path(entry, path),
         options=_get_texts(entry, "options", f"{path}."),
     )
 
@@ -250,7 +255,7 @@ def _parse_hook(value: object, path: str) -> Hook:
         name=name,
         path=_get_path(entry, "path", path),
         args=_get_texts(entry, "args", f"{path}."),
-        env=_get_texts(entry, "env", f"{path}."),
+        env=_get_variables(entry, f"{path}."),
         timeout_s=_get(entry, "timeout", int, f"{path}.", None),
     )
 
@@ -273,13 +278,35 @@ def _get(entry: Mapping[str, Any], key: str, kind: type, prefix: str, default: A
 def _get_texts(entry: Mapping[str, Any], key: str, prefix: str) -> tuple[str, ...]:
     values: Sequence[object] = _get(entry, key, list, prefix, [])
     for index, value in enumerate(values):
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not value.isprintable():
             raise DocumentError(f"{prefix}{key}[{index}]", "no str")
     return tuple(str(value) for value in values)
 
 
+def _get_variables(entry: Mapping[str, Any], prefix: str) -> tuple[str, ...]:
+    """One without a name or a `=` makes a runtime refuse the whole document, and with it every container."""
+    variables = _get_texts(entry, "env", prefix)
+    for index, variable in enumerate(variables):
+        name, equals, _ = variable.partition("=")
+        if not name or not equals:
+            raise DocumentError(f"{prefix}env[{index}]", f"{variable!r} is no NAME=value")
+    return variables
+
+
+def _get_container_path(entry: Mapping[str, Any], path: str) -> str:
+    """Where a file of the driver may come to lie. Over `/` or `/etc` it would hide the image from every workload."""
+    value = _get_path(entry, "containerPath", path)
+    if value.startswith(_NOT_THE_DRIVERS):
+        raise DocumentError(f"{path}.containerPath", f"{value!r} is no place for a file of the GPU driver")
+    return value
+
+
 def _get_path(entry: Mapping[str, Any], key: str, path: str) -> str:
+    """Of a file below some folder: the root and its folders, of the host as well, are nobody's to give away."""
     value: str = _get(entry, key, str, f"{path}.", "")
-    if not value.startswith("/") or "\0" in value:
+    if not value.startswith("/") or not value.isprintable():
         raise DocumentError(f"{path}.{key}", f"{value!r} is no absolute path")
+    parts = PurePosixPath(value).parts
+    if len(parts) < _LEAST_PARTS or ".." in parts:
+        raise DocumentError(f"{path}.{key}", f"{value!r} is no place for a file of the GPU driver")
     return value

@@ -5,6 +5,8 @@ A library for ELF would cost six megabytes for two facts. Layout: ELF-64, little
 
 from __future__ import annotations
 
+import os
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,12 +48,21 @@ class _Segment:
 
 
 def read_shared_object(path: Path) -> SharedObject | None:
-    """The facts; None for what is no such file, or damaged. OSError where it cannot be read."""
-    with path.open("rb") as file:
+    """The facts; None for what is no such file, or damaged. OSError where it cannot be read.
+
+    A pipe, which nobody may ever write into, is not waited for.
+    """
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
         try:
             return _read(file)
         except (struct.error, ValueError, OverflowError):
             return None  # shorter or wilder than its own numbers say
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _read(file: BinaryIO) -> SharedObject | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,9 +15,9 @@ from typing import Final
 from tesela.core.config import TimeSliceInterval
 from tesela.core.errors import TryAgain
 from tesela.edge.host.driver_root import NVML_LIBRARY, PROGRAM_FOLDERS, find_library, find_program
+from tesela.edge.host.program import LARGEST_BYTES, TooMuchOutput, run_program
 
 _TIMEOUT_S: Final = 10.0
-_KILLED_WAIT_S: Final = 1.0
 _INTERVAL: Final = re.compile(rf"\b({'|'.join(TimeSliceInterval)})\b", re.IGNORECASE)
 
 
@@ -56,30 +55,25 @@ class NvidiaSmi:
         """What the program said."""
         program = self._find_program(what)
         command = f"{program.name} {' '.join(arguments)}"
+        environment = os.environ | self._render_environment()
         try:
-            process = subprocess.Popen(  # noqa: S603 -- no shell; the arguments are a UUID and words of ours
-                [str(program), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=os.environ | self._render_environment(),
-                encoding="utf-8",
-                errors="replace",
-            )
-        except OSError as error:
-            raise TryAgain(f"cannot {what}: {program}: {error.strerror}: check --driver-root-mount") from error
-        try:
-            output, _ = process.communicate(timeout=self._timeout_s)
-        except subprocess.TimeoutExpired as error:
-            _abandon(process)
+            ended = run_program([str(program.absolute()), *arguments], environment, timeout_s=self._timeout_s)
+        except TimeoutError as error:
             raise TryAgain(
                 f"cannot {what}: `{command}` took over {self._timeout_s:g} s; look at the GPU with nvidia-smi on the "
                 "host, the kubelet tries again by itself"
             ) from error
-        if process.returncode != 0:
+        except TooMuchOutput as error:
+            raise TryAgain(
+                f"cannot {what}: `{command}` prints more than {LARGEST_BYTES >> 20} MiB; try it on the host"
+            ) from error
+        except OSError as error:
+            raise TryAgain(f"cannot {what}: {program}: {error.strerror}: check --driver-root-mount") from error
+        output = ended.output + ended.complaint
+        if ended.code != 0:
             said = " ".join(output.split())[:300] or "nothing"
             raise TryAgain(
-                f"cannot {what}: `{command}` ended with {process.returncode} and said: {said}; try it on the host, the "
+                f"cannot {what}: `{command}` ended with {ended.code} and said: {said}; try it on the host, the "
                 "kubelet tries again by itself"
             )
         return output
@@ -100,15 +94,3 @@ class NvidiaSmi:
             return {}
         library = find_library(self._root, NVML_LIBRARY)
         return {"LD_PRELOAD": str(library)} if library is not None else {}
-
-
-def _abandon(process: subprocess.Popen[str]) -> None:
-    """Kills the program and does not wait long: one that hangs in the kernel ends when the kernel lets it."""
-    process.kill()
-    try:
-        process.wait(_KILLED_WAIT_S)
-    except subprocess.TimeoutExpired:
-        return
-    finally:
-        if process.stdout is not None:
-            process.stdout.close()

@@ -7,11 +7,8 @@ the host's. Where that cannot be (it takes the right to change the root), it run
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,9 +20,9 @@ from tesela.core.driver_files import DriverEdits, parse_toolkit_cdi, place_on_ho
 from tesela.core.errors import DocumentError, TryAgain
 from tesela.edge.host.driver_files import HOOK, TOOLKIT_FOLDERS, DriverTree
 from tesela.edge.host.driver_root import NVML_LIBRARY, find_library, resolve_below
+from tesela.edge.host.program import LARGEST_BYTES, TooMuchOutput, run_program
 
 TIMEOUT_S: Final = 15.0
-_KILLED_WAIT_S: Final = 1.0
 _HOST_PATH: Final = ":".join(f"/{folder}" for folder in ("usr/local/sbin", "usr/sbin", "sbin", *TOOLKIT_FOLDERS))
 _LINKER: Final = "LD_"
 _CHANGE_ROOT: Final = (
@@ -105,27 +102,16 @@ class Toolkit:
         if left_s <= 0:
             return "", "took all the time that there is for it"
         try:
-            process = subprocess.Popen(  # noqa: S603 -- no shell; paths and flags of ours
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                cwd="/",
-                start_new_session=True,  # a script's programs are killed with it
-                encoding="utf-8",
-                errors="replace",
-            )
+            ended = run_program(command, environment, timeout_s=left_s)
+        except TimeoutError:
+            return "", f"did not end within {self._timeout_s:g} s"
+        except TooMuchOutput:
+            return "", f"prints more than {LARGEST_BYTES >> 20} MiB"
         except OSError as error:
             return "", f"cannot be run: {error.strerror}"
-        try:
-            output, complaint = process.communicate(timeout=left_s)
-        except subprocess.TimeoutExpired:
-            _abandon(process)
-            return "", f"did not end within {self._timeout_s:g} s"
-        if process.returncode != 0:
-            return "", f"ended with {process.returncode} and said: {_find_cause(complaint)}"
-        return output, ""
+        if ended.code != 0:
+            return "", f"ended with {ended.code} and said: {_find_cause(ended.complaint)}"
+        return ended.output, ""
 
 
 def _render_hook_flag(hook: PurePosixPath | None, root: str) -> tuple[str, ...]:
@@ -139,17 +125,3 @@ def _find_cause(complaint: str) -> str:
     errors = _MESSAGE.findall(complaint)
     text = errors[-1] if errors else " ".join(complaint.split())
     return str(text)[-300:] or "nothing"
-
-
-def _abandon(process: subprocess.Popen[str]) -> None:
-    """Kills the program and does not wait long: one that hangs in the kernel ends when the kernel lets it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(_KILLED_WAIT_S)
-    except subprocess.TimeoutExpired:
-        return
-    finally:
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
