@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
 from tesela.core.errors import DocumentError
@@ -30,8 +29,8 @@ _HOOK_NAMES: Final = ("prestart", "createRuntime", "createContainer", "startCont
 _PASSING: Final = ("/run/", "/var/run/", "/tmp/")  # noqa: S108 -- where such sockets lie in a container
 _NOT_THE_DRIVERS: Final = ("//", "/dev/", "/proc/", "/sys/")
 """Device nodes are ours, and the others are the kernel's; two slashes are a root of their own in POSIX."""
-_LEAST_PARTS: Final = 3
-"""The root, a folder, a name: never a folder of the root itself."""
+_LEAST_PARTS: Final = 2
+"""A folder and a name: never a folder of the root itself."""
 _OPTIONS: Final = ("ro", "nosuid", "nodev", "bind")
 
 
@@ -306,7 +305,7 @@ def _get_path(entry: Mapping[str, Any], key: str, path: str) -> str:
     value: str = _get(entry, key, str, f"{path}.", "")
     if not value.startswith("/") or not value.isprintable():
         raise DocumentError(f"{path}.{key}", f"{value!r} is no absolute path")
-    parts = PurePosixPath(value).parts
+    parts = [part for part in value.split("/") if part not in {"", "."}]
     if len(parts) < _LEAST_PARTS or ".." in parts:
         raise DocumentError(f"{path}.{key}", f"{value!r} is no place for a file of the GPU driver")
     return value
