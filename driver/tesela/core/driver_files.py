@@ -305,7 +305,7 @@ def _get_path(entry: Mapping[str, Any], key: str, path: str) -> str:
     value: str = _get(entry, key, str, f"{path}.", "")
     if not value.startswith("/") or not value.isprintable():
         raise DocumentError(f"{path}.{key}", f"{value!r} is no absolute path")
-    parts = [part for part in value.split("/") if part not in {"", "."}]
-    if len(parts) < _LEAST_PARTS or ".." in parts:
+    parts = [part for part in value.split("/") if part]
+    if len(parts) < _LEAST_PARTS or not {".", ".."}.isdisjoint(parts):
         raise DocumentError(f"{path}.{key}", f"{value!r} is no place for a file of the GPU driver")
     return value
