@@ -95,7 +95,7 @@ e2e-versions: setup nvml-sim ## API servers and schedulers of older Kubernetes o
 	PYTHONPATH=tests $(BIN)/python -m e2e.versions $(VERSIONS)
 	PYTHONPATH=tests $(BIN)/python -m e2e.versions.table
 
-cluster: setup nvml-sim ## that Kubernetes with GPUs='h100-80gb*2' and the driver, to type at, until Ctrl-C (root)
+cluster: setup nvml-sim ## that Kubernetes with GPUs='h100-80gb*2' and the driver, or GPUS=none and the image alone, to type at (root)
 	@PYTHONPATH=tests $(BIN)/python -m e2e.harness.by_hand $(DRIVER_ARGS)
 
 bench: setup nvml-sim ## what a prepare, a start and idling cost, on a real API server (root); BENCH_ARGS=--help
