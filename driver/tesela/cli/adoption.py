@@ -48,7 +48,7 @@ exit codes:
   2    wrong usage
 
 examples:
-  kubectl exec -n NAMESPACE POD -- tesela adoption
+  kubectl exec -n NAMESPACE POD -- tesela adoption --policy /etc/tesela/policy.yaml
   tesela adoption --node-name node1 -o json | jq '.claims[] | select(.fate == "left")'"""
 
 
