@@ -1,7 +1,8 @@
 """A node as NVIDIA's driver leaves it, with pods that run: what ours prepared is written down as that driver does.
 
 Everything else of ours goes, so that the next start finds a node on which it never ran: that driver's checkpoint, its
-CDI files and its ResourceSlices (ours, which count partitions on demand alike).
+CDI files and its ResourceSlices (ours, which count partitions on demand alike, without the attribute that tells whose
+they are).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from e2e.harness.cluster import NODE
 from e2e.harness.driver import DRIVER, list_records
 from e2e.harness.node import Node
-from tesela.edge.kube.port import Json
+from tesela.edge.kube.port import RESOURCE_SLICES, Json
 from their_driver import TheirDriver
 
 
@@ -30,6 +31,7 @@ def hand_over(node: Node) -> TheirDriver:
     shutil.rmtree(state_dir)
     state_dir.mkdir()
     theirs.write(state_dir)
+    _hand_over_slices(node)
     return theirs
 
 
@@ -43,6 +45,16 @@ def _write_down(theirs: TheirDriver, uid: str, record: Mapping[str, Json]) -> No
         theirs.give_partition(
             uid, name, gpu_uuid, mig_uuid=partition["migUuid"], gi_id=partition["giId"], request=request
         )
+
+
+def _hand_over_slices(node: Node) -> None:
+    kube = node.cluster.kube
+    for one in kube.list(RESOURCE_SLICES).items:
+        devices = one["spec"].get("devices") or ()
+        if one["spec"]["driver"] == DRIVER and devices:
+            for device in devices:
+                device["attributes"].pop("placementStart", None)
+            kube.replace(RESOURCE_SLICES, one)
 
 
 def _hand_over_cdi(folder: Path, uid: str) -> None:
