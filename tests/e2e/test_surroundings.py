@@ -19,6 +19,7 @@ from tesela.edge.kube.port import EVENTS, NODES
 GPUS = "a30*2"
 GPU = "nvidia.com/gpu"
 NOTICED_S = 60  # the driver looks twice a minute
+OVER_S = NOTICED_S + 90  # a device plugin may be away for a minute
 WHOLE = render_template("whole", render_claim_spec([render_request("gpu", device_class="gpu.nvidia.com")]))
 READ_ONLY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro tmpfs /var/run/cdi && exec "$@"', "sh"]
 
@@ -46,9 +47,7 @@ def test_while_a_device_plugin_offers_the_gpus_no_claim_gets_one(node: Node, wor
         work.apply(WHOLE, render_pod("claiming", templates={"gpu": "whole"}))
         work.wait_unschedulable("claiming")
         wait_until("the Node tells", lambda: "DevicePluginOnNode Warning" in list_reasons(node.cluster), timeout_s=30)
-    wait_until(
-        "nothing is tainted", lambda: len(list_free(node)) == len(list_devices(node.cluster)), timeout_s=NOTICED_S
-    )
+    wait_until("nothing is tainted", lambda: len(list_free(node)) == len(list_devices(node.cluster)), timeout_s=OVER_S)
 
     work.wait_running("claiming")
     node_object = node.cluster.kube.get(NODES, NODE)

@@ -19,6 +19,7 @@ from tesela.core.trouble import Trouble
 from tesela.edge.host.kubelets import list_kubelets
 from tesela.edge.kube.port import NODES, Kube
 from tesela.plugin.config import PluginConfig
+from tesela.plugin.deadline import Deadline
 from tesela.plugin.loop import Loop, LoopPart, plan_pause_s
 from tesela.plugin.preflight import list_other_drivers
 
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 RETRY_S: Final = 2.0
+LINGER_S: Final = 60.0
+"""A kubelet that starts says 0 of every plugin that has not registered yet, and writes the Node again ten seconds later; a
+plugin that is updated is away until its next pod is up."""
 LATE_S: Final = 20.0
 """A kubelet that watches the registry asks within a second or two."""
 _NO_HANDLER: Final = "no handler registered for plugin type"
@@ -72,7 +76,7 @@ class Neighbours(LoopPart):
         own_socket: Path,
         on_change: Callable[[str], None],
         registration: Registration | None = None,
-        period_s: float = PERIOD_S,
+        linger_s: float = LINGER_S,
     ) -> None:
         self.registration = registration or Registration()
         self._config = config
@@ -80,15 +84,17 @@ class Neighbours(LoopPart):
         self._tells = tells
         self._own_socket = own_socket
         self._on_change = on_change
-        self._period_s = period_s
+        self._linger_s = linger_s
+        self._withdrawn: Deadline | None = None
         self._offered: tuple[str, ...] | None = None
         self._failures = 0
         self._standing: dict[Trouble, str] = {}
-        self._loop = Loop("neighbours", self._turn, first_s=period_s)
+        self._loop = Loop("neighbours", self._turn, first_s=PERIOD_S)
 
     def get_offered(self) -> tuple[str, ...]:
         """Resources that a device plugin offers here, as the Node said last; none where both are to share the node.
 
+        One that offers nothing any more counts for `linger_s` longer: after a restart of the kubelet all look so.
         A Node that was never read is read now, so that no slice is written before. ApiError: it does not tell.
         """
         if self._config.beside_device_plugin:
@@ -106,7 +112,7 @@ class Neighbours(LoopPart):
 
     def look(self) -> float:
         """Look once; seconds until the next look. Also before the first slice is written, so that it has the taints."""
-        wait_s = self._period_s
+        wait_s = PERIOD_S
         found = {Trouble.OTHER_DRIVER: next(list_other_drivers(self._config, but=(self._own_socket,)), "")}
         if not self._config.beside_device_plugin:
             try:
@@ -116,7 +122,7 @@ class Neighbours(LoopPart):
                 self._failures += 1
                 if self._failures == 1:
                     log.info("whether a device plugin offers this node's GPUs is not known: %s", error)
-                wait_s = plan_pause_s(self._failures, RETRY_S, self._period_s)
+                wait_s = plan_pause_s(self._failures, RETRY_S, PERIOD_S)
             found[Trouble.DEVICE_PLUGIN] = _describe_offered(self._offered or ())
         found[Trouble.KUBELET] = self._describe_kubelet()
         for trouble, sentence in found.items():
@@ -128,11 +134,18 @@ class Neighbours(LoopPart):
 
     def _read_node(self) -> tuple[str, ...]:
         status = self._kube.get(NODES, self._config.node_name).get("status") or {}
-        offered = list_offered(status.get("allocatable") or {})
-        before, self._offered = self._offered, offered
-        if offered != (before or ()):
+        before, self._offered = self._offered, self._settle(list_offered(status.get("allocatable") or {}))
+        if self._offered != (before or ()):
             self._on_change("what a device plugin offers changed")
-        return offered
+        return self._offered
+
+    def _settle(self, offered: tuple[str, ...]) -> tuple[str, ...]:
+        """What counts: `offered`, or what was offered before until that is over for good."""
+        if offered or not self._offered:
+            self._withdrawn = None
+            return offered
+        self._withdrawn = self._withdrawn or Deadline.after(self._linger_s)
+        return self._offered if self._withdrawn.left_s else ()
 
     def _describe_kubelet(self) -> str:
         one = self.registration

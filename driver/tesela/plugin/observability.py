@@ -28,7 +28,9 @@ _SCRAPE_S: Final = 8.0
 """Below Prometheus' own limit of ten seconds."""
 TEXT: Final = "text/plain"
 OPEN_METRICS: Final = "application/openmetrics-text"
-_STARTING: Final = "the driver is starting: it waits for the GPU driver, or looks at the GPUs for the first time"
+_STARTING: Final = (
+    "the driver is starting: it waits for the API server or the GPU driver, or looks at the GPUs for the first time"
+)
 
 
 class Fallible(Protocol):
