@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 PERIOD_S: Final = 30.0
 RETRY_S: Final = 2.0
 LINGER_S: Final = 60.0
-"""A kubelet that starts says 0 of every plugin that has not registered yet, and writes the Node again ten seconds later; a
-plugin that is updated is away until its next pod is up."""
+"""A kubelet that starts says 0 of every plugin that has not registered yet, and writes the Node ten seconds later;
+a plugin that is updated is away until its next pod is up."""
 LATE_S: Final = 20.0
 """A kubelet that watches the registry asks within a second or two."""
 _NO_HANDLER: Final = "no handler registered for plugin type"
