@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from tesela.core.errors import StartError
-from tesela.edge.telemetry.logs import LEVELS, LogFormat
+from tesela.cli.program_arguments import add_log_arguments, check_log_arguments, parse_port
+from tesela.edge.telemetry.logs import LogFormat
 
-_HIGHEST_PORT: Final = 65535
 _EPILOG: Final = """\
 It answers AdmissionReviews of ResourceClaims, ResourceClaimTemplates and DeviceClasses whose opaque configs are for
 gpu.nvidia.com, at https://ADDRESS:PORT/validate-configs; /healthz and /readyz are there too. docs/admission.md says
@@ -47,33 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("KUBECONFIG", ""),
         help="kubeconfig file (env KUBECONFIG; default: the pod's ServiceAccount)",
     )
-    parser.add_argument(
-        "--log-format",
-        default=os.environ.get("TESELA_LOG_FORMAT", LogFormat.TEXT),
-        help="text, or json for one object a line (env TESELA_LOG_FORMAT; default text)",
-    )
-    parser.add_argument(
-        "--log-level",
-        default=os.environ.get("TESELA_LOG_LEVEL", "info"),
-        help=f"{', '.join(LEVELS)} (env TESELA_LOG_LEVEL; default info)",
-    )
+    add_log_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. StartError: a setting that cannot work."""
-    if not (args.port.isascii() and args.port.isdecimal() and 0 < int(args.port) <= _HIGHEST_PORT):
-        raise StartError(f"--port is {args.port!r}: give a port from 1 to {_HIGHEST_PORT}")
-    if args.log_format not in list(LogFormat):
-        raise StartError(f"--log-format is {args.log_format!r}: give one of {', '.join(LogFormat)}")
-    if args.log_level not in LEVELS:
-        raise StartError(f"--log-level is {args.log_level!r}: give one of {', '.join(LEVELS)}")
+    port = parse_port("--port", args.port)
+    check_log_arguments(args)
     from tesela.admission.main import AdmissionConfig, run_admission  # noqa: PLC0415 -- usage errors must not wait
 
     return run_admission(
         AdmissionConfig(
             certificate=args.tls_cert_file,
             key=args.tls_private_key_file,
-            port=int(args.port),
+            port=port,
             address=args.address,
             kubeconfig=args.kubeconfig or None,
             log_format=LogFormat(args.log_format),

@@ -14,10 +14,11 @@ from tesela.cli.node_arguments import (
     get_adopted_partitions,
     get_plugins_dir,
 )
+from tesela.cli.program_arguments import add_log_arguments, check_log_arguments, parse_port
 from tesela.core.dns import is_dns_subdomain
 from tesela.core.driver_files import LibraryMode
 from tesela.core.errors import StartError
-from tesela.edge.telemetry.logs import LEVELS, LogFormat
+from tesela.edge.telemetry.logs import LogFormat
 from tesela.plugin.config import PluginConfig
 
 _LONGEST_S: Final = 7 * 86400.0
@@ -41,7 +42,6 @@ _HOST_PATHS: Final = (
     "--dev-root",
 )
 _SERVED_ELSEWHERE: Final = "simulated:unix:"
-_HIGHEST_PORT: Final = 65535
 _TRACE_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -123,16 +123,7 @@ def _add_watching(watching: argparse._ArgumentGroup) -> None:
         default=any(os.environ.get(name) for name in _TRACE_ENDPOINTS),
         help=f"send OpenTelemetry traces by OTLP over HTTP (on where {_TRACE_ENDPOINTS[0]} is set)",
     )
-    watching.add_argument(
-        "--log-format",
-        default=os.environ.get("TESELA_LOG_FORMAT", LogFormat.TEXT),
-        help="text, or json for one object a line (env TESELA_LOG_FORMAT; default text)",
-    )
-    watching.add_argument(
-        "--log-level",
-        default=os.environ.get("TESELA_LOG_LEVEL", "info"),
-        help=f"{', '.join(LEVELS)} (env TESELA_LOG_LEVEL; default info)",
-    )
+    add_log_arguments(watching)
 
 
 def _add_paths(paths: argparse._ArgumentGroup) -> None:
@@ -185,10 +176,7 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
     _check_paths(args)
     if args.driver_libraries not in list(LibraryMode):
         raise StartError(f"--driver-libraries is {args.driver_libraries!r}: give one of {', '.join(LibraryMode)}")
-    if args.log_format not in list(LogFormat):
-        raise StartError(f"--log-format is {args.log_format!r}: give one of {', '.join(LogFormat)}")
-    if args.log_level not in LEVELS:
-        raise StartError(f"--log-level is {args.log_level!r}: give one of {', '.join(LEVELS)}")
+    check_log_arguments(args)
     return PluginConfig(
         node_name=args.node_name,
         pod_uid=args.pod_uid or None,
@@ -210,7 +198,7 @@ def read_config(args: argparse.Namespace) -> PluginConfig:
         beside_device_plugin=args.beside_device_plugin,
         driver_libraries=LibraryMode(args.driver_libraries),
         adopted_partitions=get_adopted_partitions(args),
-        metrics_port=_read_port(args.metrics_port),
+        metrics_port=parse_port("--metrics-port", args.metrics_port) if args.metrics_port else None,
         metrics_address=args.metrics_address,
         traces=args.traces,
         log_format=LogFormat(args.log_format),
@@ -228,12 +216,3 @@ def _check_paths(args: argparse.Namespace) -> None:
     for flag, folder in (("--proc-root", args.proc_root), ("--sys-root", args.sys_root)):
         if not folder.is_dir():
             raise StartError(f"{flag} {folder} is no folder here: mount the host's there, or point the flag at it")
-
-
-def _read_port(text: str) -> int | None:
-    """None for "": nobody asked."""
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _HIGHEST_PORT):
-        raise StartError(f"--metrics-port is {text!r}: give a port from 1 to {_HIGHEST_PORT}")
-    return int(text)

@@ -89,7 +89,7 @@ class Neighbours(LoopPart):
         self._offered: tuple[str, ...] | None = None
         self._failures = 0
         self._standing: dict[Trouble, str] = {}
-        self._loop = Loop("neighbours", self._turn, first_s=PERIOD_S)
+        self._loop = Loop("neighbours", self.look, first_s=PERIOD_S)
 
     def get_offered(self) -> tuple[str, ...]:
         """Resources that a device plugin offers here, as the Node said last; none where both are to share the node.
@@ -128,9 +128,6 @@ class Neighbours(LoopPart):
         for trouble, sentence in found.items():
             self._note(trouble, sentence)
         return wait_s
-
-    def _turn(self) -> float:
-        return self.look()
 
     def _read_node(self) -> tuple[str, ...]:
         status = self._kube.get(NODES, self._config.node_name).get("status") or {}

@@ -63,7 +63,7 @@ def cluster() -> Iterator[Cluster]:
     cluster = Cluster(build.prepare())
     cluster.up()
     try:
-        deployed.import_image(cluster, archive)
+        cluster.import_image(archive)
         for label in ("gpu.nvidia.com/simulated", "nvidia.com/gpu.present"):
             cluster.kubectl("label", "node", NODE, f"{label}=true")
         yield cluster

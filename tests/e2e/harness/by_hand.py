@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from e2e.harness import build, container_image, deployed, images
+from e2e.harness import build, container_image, images
 from e2e.harness.cluster import NODE, Cluster
 from e2e.harness.node import Node
 from e2e.harness.tesela_command import find_tesela
@@ -50,7 +50,7 @@ def hold(arguments: list[str]) -> None:
         stack.callback(cluster.down)
         gpus = os.environ.get("GPUS") or GPUS
         if gpus == NO_GPUS:
-            deployed.import_image(cluster, container_image.build_image())
+            cluster.import_image(container_image.build_image())
             print(describe_bare(cluster, write_entrance(cluster, {})), flush=True)
         else:
             cluster.apply(PERMISSIONS, ROOT / "deviceclasses")

@@ -14,7 +14,6 @@ from pathlib import Path
 import yaml
 from e2e.harness.certificates import write_kubeconfig
 from e2e.harness.cluster import NODE, Cluster
-from e2e.harness.components import CONTAINERD_SOCKET
 from e2e.harness.processes import wait_until
 from e2e.harness.simulator import Simulator
 from tesela.edge.kube.port import PODS, Json, Resource
@@ -63,18 +62,9 @@ class Overlay:
         self.cluster.kubectl("delete", "-k", str(self.folder), "--wait", "--timeout=60s")
 
 
-def import_image(cluster: Cluster, archive: Path) -> None:
-    """Gives the node the image that an OCI archive holds."""
-    cluster.run([*_ctr(cluster), "images", "import", "--local", archive], timeout_s=120)
-
-
 def add_tag(cluster: Cluster, tag: str, other: str) -> None:
     """Calls the image `tag` also `other`, as if it were another release."""
-    cluster.run([*_ctr(cluster), "images", "tag", "--force", f"{IMAGE}:{tag}", f"{IMAGE}:{other}"])
-
-
-def _ctr(cluster: Cluster) -> list[str | Path]:
-    return [cluster.binaries / "ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
+    cluster.run([*cluster.ctr, "images", "tag", "--force", f"{IMAGE}:{tag}", f"{IMAGE}:{other}"])
 
 
 def wait_rolled_out(cluster: Cluster, daemonset: str, timeout_s: int = ROLLOUT_TIMEOUT_S) -> None:

@@ -1,13 +1,13 @@
 """What goes on while something else is done: claims that come and go, slices that must not vanish, values that change.
 
-They are started from the thread that is in the
-cluster's network, which they inherit.
+They are started from the thread that is in the cluster's network, which they inherit.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Generic, Self, TypeVar
@@ -21,7 +21,7 @@ STOP_S = 120  # of one turn
 T = TypeVar("T")
 
 
-class _Watching:
+class _Watching(ABC):
     """A thread that takes turns from `with` to its end, which raises what went wrong."""
 
     def __init__(self) -> None:
@@ -43,8 +43,9 @@ class _Watching:
         while not self._stopped.is_set():
             self.turn()
 
+    @abstractmethod
     def turn(self) -> None:
-        raise NotImplementedError
+        """One of them, bounded in time."""
 
 
 class Load(_Watching):

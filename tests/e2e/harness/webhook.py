@@ -10,7 +10,7 @@ from pathlib import Path
 import trustme
 from e2e.harness.cluster import Cluster
 from e2e.harness.container_image import REFERENCE, build_image
-from e2e.harness.deployed import IMAGE, NAMESPACE, import_image
+from e2e.harness.deployed import IMAGE, NAMESPACE
 from e2e.harness.processes import wait_until
 from tesela.edge.kube.port import PODS, Json, Resource
 
@@ -29,7 +29,7 @@ class Webhook:
 
     def up(self) -> None:
         """Returns when two replicas are ready."""
-        import_image(self.cluster, build_image())
+        self.cluster.import_image(build_image())
         self.folder.mkdir()
         document = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
