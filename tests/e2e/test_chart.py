@@ -222,6 +222,27 @@ def test_values_reach_their_place() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ("nodeSelector", "kubernetes.io/os"),
+        ("nodeSelector", "gpu.nvidia.com/simulated"),
+        ("podLabels", "app.kubernetes.io/name"),
+        ("podAnnotations", "kubectl.kubernetes.io/default-container"),
+    ],
+)
+def test_a_value_that_the_chart_has_too_changes_nothing(value: str, key: str) -> None:
+    """A key twice would be no YAML, and another name of the pods would take them from their DaemonSet."""
+    given = f"nodePlugin.{value}={json.dumps({key: 'other'})}"
+
+    rendered = [
+        run(build.build_helm(), "template", "tesela", CHART, "--set=gpus=simulated", *flags)
+        for flags in ((), ("--set-json", given))
+    ]
+
+    assert rendered[0] == rendered[1]
+
+
+@pytest.mark.parametrize(
     ("flags", "said"),
     [
         (("--set", "gpus=fake"), "at '/gpus': value must be one of 'host', 'simulated'"),

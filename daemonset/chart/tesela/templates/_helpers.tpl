@@ -53,6 +53,15 @@ files are those of the kustomization; names and rights stand in one place so.
 {{- end }}
 {{- end }}
 
+{{/* The chart's own labels win over the same ones in the values, as they do in pods' labels and annotations. */}}
+{{- define "tesela.nodePlugin.nodeSelector" -}}
+{{- $own := dict "kubernetes.io/os" "linux" }}
+{{- if eq .Values.gpus "simulated" }}
+{{- $_ := set $own "gpu.nvidia.com/simulated" "true" }}
+{{- end }}
+{{- toYaml (merge $own .Values.nodePlugin.nodeSelector) }}
+{{- end }}
+
 {{/* Where the container sees the simulator's folder. */}}
 {{- define "tesela.simulated.mount" -}}/run/tesela-sim{{- end }}
 
