@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 
@@ -216,6 +217,26 @@ def test_a_closed_server_frees_its_port(serve):
     server.close()
 
     HttpServer("127.0.0.1", server.port, {}).close()
+
+
+def test_a_closing_server_waits_for_a_request_under_way():
+    asked, go = threading.Event(), threading.Event()
+
+    def answer(_accept):
+        asked.set()
+        go.wait(20)
+        return OK
+
+    server = HttpServer("127.0.0.1", 0, {"/one": answer})
+    server.start()
+    with ThreadPoolExecutor() as clients:
+        request = clients.submit(fetch, server.port, "/one")
+        asked.wait(20)
+        closing = clients.submit(server.close)
+        closed_before = until(closing.done, timeout_s=0.2)
+        go.set()
+
+    assert (closed_before, closing.exception(), request.result()[0]) == (False, None, 200)
 
 
 # Reading once for many

@@ -32,6 +32,7 @@ _MOST_BODY_BYTES: Final = 4 * 2**20
 """More than an AdmissionReview can be: the API server takes requests of 3 MiB at most, and one has the object twice."""
 _REQUEST_S: Final = 3.0
 _ANSWER_S: Final = 10.0
+_FINISH_S: Final = 3.0
 _ACCEPT_PAUSE_S: Final = 0.1
 
 
@@ -89,13 +90,19 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """End; requests under way may finish."""
+        """Take no more connections; return when the requests under way have their answers, after 3 s at most."""
+        deadline_s = time.monotonic() + _FINISH_S
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._socket.close()
         if self._thread.ident is not None:
-            self._thread.join(self._request_s)
+            self._thread.join(_FINISH_S)
+        finished = [
+            self._room.acquire(timeout=max(0.0, deadline_s - time.monotonic())) for _ in range(_MOST_CONNECTIONS)
+        ]
+        for _ in filter(None, finished):
+            self._room.release()
 
     def _accept(self) -> None:
         while not self._closed:
