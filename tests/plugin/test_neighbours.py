@@ -16,6 +16,7 @@ from tesela.core.errors import ApiUnavailable
 from tesela.core.trouble import Trouble
 from tesela.edge.kube.port import EVENTS, NODES
 from tesela.plugin.neighbours import RETRY_S, Neighbours, Registration, describe_refusal, describe_silence
+from tesela.plugin.offer import Offer
 from watched_program import Watched
 
 GPU = "nvidia.com/gpu"
@@ -66,7 +67,7 @@ def woken():
 
 @pytest.fixture
 def build(config, kube, told, woken):
-    def build(registration=None, linger_s=0, **settings):
+    def build(registration=None, linger_s=0, uptime_s=86400, **settings):
         return Neighbours(
             dataclasses.replace(config, **settings),
             kube,
@@ -74,7 +75,7 @@ def build(config, kube, told, woken):
             registration=registration or Registration(registered=True),
             own_socket=config.registry_dir / "gpu.nvidia.com-own-reg.sock",
             on_change=woken.append,
-            linger_s=linger_s,
+            offer=Offer(linger_s=linger_s, get_uptime_s=lambda: uptime_s),
         )
 
     return build
@@ -126,6 +127,33 @@ def test_each_time_that_it_is_away_is_counted_from_its_own_beginning(build, kube
     neighbours.look()
 
     assert (began, neighbours.get_offered()) == (True, (GPU,))
+
+
+def test_after_a_boot_a_device_plugin_that_the_node_knew_has_time_to_come_back(build, kube):
+    kube.allocatable = {GPU: "0"}
+
+    offered = build(linger_s=3600, uptime_s=40).get_offered()
+
+    assert offered == (GPU,)
+
+
+def test_a_device_plugin_that_does_not_come_back_after_a_boot_is_over(build, kube, told):
+    kube.allocatable = {GPU: "0"}
+    neighbours = build(linger_s=0.05, uptime_s=40)
+
+    over = until(lambda: neighbours.look() and told.said[-1:] == [(Trouble.DEVICE_PLUGIN, True)])
+
+    assert (over, neighbours.get_offered()) == (True, ())
+
+
+def test_long_after_a_boot_a_device_plugin_that_the_node_knew_has_gone(build, kube):
+    kube.allocatable = {GPU: "0"}
+
+    assert build(linger_s=3600).get_offered() == ()
+
+
+def test_a_node_without_a_device_plugin_has_none_after_a_boot_either(build):
+    assert build(linger_s=3600, uptime_s=40).get_offered() == ()
 
 
 def test_the_sentence_names_the_resource_and_both_ways_out(build, kube):

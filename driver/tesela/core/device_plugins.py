@@ -43,6 +43,14 @@ def list_offered(allocatable: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name, count in allocatable.items() if _OFFERED.fullmatch(name) and count != "0"))
 
 
+def list_withdrawn(allocatable: Mapping[str, str]) -> tuple[str, ...]:
+    """Resources that NVIDIA's device plugin offered on this Node once, and that are 0 now.
+
+    It left, or it has not registered with the kubelet again since the node booted: the Node does not tell which.
+    """
+    return tuple(sorted(name for name, count in allocatable.items() if _OFFERED.fullmatch(name) and count == "0"))
+
+
 def plan_offered_fences(resources: Collection[str], roster: Roster) -> tuple[Fence, ...]:
     """A taint `foreign` on every device of the node while a device plugin offers `resources` on it."""
     if not resources:

@@ -13,23 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from tesela.core.device_plugins import list_offered
 from tesela.core.errors import ApiError
 from tesela.core.trouble import Trouble
 from tesela.edge.host.kubelets import list_kubelets
 from tesela.edge.kube.port import NODES, Kube
 from tesela.plugin.config import PluginConfig
-from tesela.plugin.deadline import Deadline
 from tesela.plugin.loop import Loop, LoopPart, plan_pause_s
+from tesela.plugin.offer import Offer
 from tesela.plugin.preflight import list_other_drivers
 
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 RETRY_S: Final = 2.0
-LINGER_S: Final = 60.0
-"""A kubelet that starts says 0 of every plugin that has not registered yet, and writes the Node ten seconds later;
-a plugin that is updated is away until its next pod is up."""
 LATE_S: Final = 20.0
 """A kubelet that watches the registry asks within a second or two."""
 _NO_HANDLER: Final = "no handler registered for plugin type"
@@ -76,7 +72,7 @@ class Neighbours(LoopPart):
         own_socket: Path,
         on_change: Callable[[str], None],
         registration: Registration | None = None,
-        linger_s: float = LINGER_S,
+        offer: Offer | None = None,
     ) -> None:
         self.registration = registration or Registration()
         self._config = config
@@ -84,9 +80,7 @@ class Neighbours(LoopPart):
         self._tells = tells
         self._own_socket = own_socket
         self._on_change = on_change
-        self._linger_s = linger_s
-        self._withdrawn: Deadline | None = None
-        self._offered: tuple[str, ...] | None = None
+        self._offer = offer or Offer()
         self._failures = 0
         self._standing: dict[Trouble, str] = {}
         self._loop = Loop("neighbours", self.look, first_s=PERIOD_S)
@@ -94,12 +88,12 @@ class Neighbours(LoopPart):
     def get_offered(self) -> tuple[str, ...]:
         """Resources that a device plugin offers here, as the Node said last; none where both are to share the node.
 
-        One that offers nothing any more counts for `linger_s` longer: after a restart of the kubelet all look so.
+        One that offers nothing any more counts a minute longer: after a restart of the kubelet all look so.
         A Node that was never read is read now, so that no slice is written before. ApiError: it does not tell.
         """
         if self._config.beside_device_plugin:
             return ()
-        return self._read_node() if self._offered is None else self._offered
+        return self._read_node() if self._offer.resources is None else self._offer.resources
 
     @property
     def standing(self) -> Mapping[Trouble, str]:
@@ -123,7 +117,7 @@ class Neighbours(LoopPart):
                 if self._failures == 1:
                     log.info("whether a device plugin offers this node's GPUs is not known: %s", error)
                 wait_s = plan_pause_s(self._failures, RETRY_S, PERIOD_S)
-            found[Trouble.DEVICE_PLUGIN] = _describe_offered(self._offered or ())
+            found[Trouble.DEVICE_PLUGIN] = _describe_offered(self._offer.resources or ())
         found[Trouble.KUBELET] = self._describe_kubelet()
         for trouble, sentence in found.items():
             self._note(trouble, sentence)
@@ -131,18 +125,11 @@ class Neighbours(LoopPart):
 
     def _read_node(self) -> tuple[str, ...]:
         status = self._kube.get(NODES, self._config.node_name).get("status") or {}
-        before, self._offered = self._offered, self._settle(list_offered(status.get("allocatable") or {}))
-        if self._offered != (before or ()):
+        before = self._offer.resources
+        offered = self._offer.note(status.get("allocatable") or {})
+        if offered != (before or ()):
             self._on_change("what a device plugin offers changed")
-        return self._offered
-
-    def _settle(self, offered: tuple[str, ...]) -> tuple[str, ...]:
-        """What counts: `offered`, or what was offered before until that is over for good."""
-        if offered or not self._offered:
-            self._withdrawn = None
-            return offered
-        self._withdrawn = self._withdrawn or Deadline.after(self._linger_s)
-        return self._offered if self._withdrawn.left_s else ()
+        return offered
 
     def _describe_kubelet(self) -> str:
         one = self.registration
