@@ -67,6 +67,16 @@ def test_a_lock_that_was_let_go_is_held_nowhere_and_can_be_had(locks):
     lock.release()
 
 
+def test_a_lock_that_two_ask_for_at_once_is_held_nowhere(locks, tmp_path):
+    lock = locks.gpu_lock("GPU-1")
+    with held_by_another_process(tmp_path):
+        pass
+    with lock.path.open("r+") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+
+        assert not lock.is_held_elsewhere()
+
+
 def test_a_free_lock_is_taken_at_once(locks):
     lock = locks.claim_lock("uid-1")
 

@@ -130,7 +130,8 @@ class FileLock:
     def is_held_elsewhere(self) -> bool:
         """Whether another process holds it now; nobody is kept from it by the question. False where it has no file.
 
-        A holder is told from this process by what it signs with. TryAgain or StateError where the file cannot be asked.
+        Several may ask at once. A holder is told from this process by what it signs with. TryAgain or StateError where
+        the file cannot be asked.
         """
         try:
             descriptor = os.open(self._path, os.O_RDWR)
@@ -139,7 +140,7 @@ class FileLock:
         except OSError as error:
             raise explain(error, f"cannot ask for {self._path}") from error
         try:
-            return not try_flock(descriptor, fcntl.LOCK_EX) and self.get_holder() != _render_signature()
+            return not try_flock(descriptor, fcntl.LOCK_SH) and self.get_holder() != _render_signature()
         except OSError as error:
             raise explain(error, f"cannot ask for {self._path}") from error
         finally:
