@@ -96,7 +96,7 @@ def test_their_partition_goes_with_its_pod_and_so_does_their_cdi_file(node: Node
 
 def test_a_pod_that_ended_while_no_driver_served_gives_its_partition_back(node: Node, moved: Namespace) -> None:
     moved.delete("part")
-    wait_until("the kubelet misses the driver", lambda: "plugin" in kubelet_says(node), timeout_s=30)
+    wait_until("the kubelet misses the driver", lambda: cannot_unprepare(node, f"{moved.name}/part"), timeout_s=30)
 
     node.driver.start()
     moved.wait_gone("part")
@@ -160,7 +160,8 @@ def test_the_command_tells_what_was_taken_over(node: Node, moved: Namespace) -> 
     assert ([one["fate"] for one in claims], kept) == (["adopted"] * 2, ["nvidia-checkpoint.adopted.1.json"])
 
 
-def kubelet_says(node: Node) -> str:
+def cannot_unprepare(node: Node, pod: str) -> bool:
+    """Whether the kubelet says so: the driver is not registered any more, or its socket is not served."""
     log: Path = node.cluster.processes["kubelet"].log
-    lines = log.read_text(errors="replace").splitlines()[-400:]
-    return "\n".join(line for line in lines if "unprepare" in line.lower())
+    said = log.read_text(errors="replace").splitlines()[-400:]
+    return any("unprepare dynamic resources" in line and f'pod="{pod}"' in line for line in said)
