@@ -312,8 +312,12 @@ def test_while_a_device_plugin_offers_gpus_every_device_is_tainted(short_path):
     node.plugin.neighbours.wake()
 
     tainted = until(lambda: set(node.devices()) == node.tainted("foreign") != set())
+    node.plugin.neighbours.offer.linger_s = 0
+    offer(node.world.kube, "0")
+    node.plugin.neighbours.wake()
+    freed = until(lambda: node.tainted("foreign") == set())
     node.close()
-    assert tainted
+    assert (tainted, freed) == (True, True)
 
 
 @pytest.fixture

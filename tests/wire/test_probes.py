@@ -65,7 +65,7 @@ def test_before_the_gpu_driver_the_process_is_alive(program):
 def test_before_the_gpu_driver_it_is_not_ready_and_says_why(program):
     status, _, text = program.get("/readyz")
 
-    assert (status, "the driver is starting" in text) == (503, True)
+    assert (status, "waits for the API server or the GPU driver" in text) == (503, True)
 
 
 def test_before_the_gpu_driver_there_are_metrics(program):

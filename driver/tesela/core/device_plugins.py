@@ -40,15 +40,15 @@ def list_offered(allocatable: Mapping[str, str]) -> tuple[str, ...]:
 
     The kubelet sets to 0 what a plugin offers that went away, and to its count again when it comes back.
     """
-    return tuple(sorted(name for name, count in allocatable.items() if _OFFERED.fullmatch(name) and count != "0"))
+    return tuple(name for name in list_known(allocatable) if allocatable[name] != "0")
 
 
-def list_withdrawn(allocatable: Mapping[str, str]) -> tuple[str, ...]:
-    """Resources that NVIDIA's device plugin offered on this Node once, and that are 0 now.
+def list_known(allocatable: Mapping[str, str]) -> tuple[str, ...]:
+    """Resources that NVIDIA's device plugin offers on this Node or did once, whatever their count.
 
-    It left, or it has not registered with the kubelet again since the node booted: the Node does not tell which.
+    At 0 it left, or it has not registered with the kubelet since that started: the Node does not tell which.
     """
-    return tuple(sorted(name for name, count in allocatable.items() if _OFFERED.fullmatch(name) and count == "0"))
+    return tuple(sorted(filter(_OFFERED.fullmatch, allocatable)))
 
 
 def plan_offered_fences(resources: Collection[str], roster: Roster) -> tuple[Fence, ...]:

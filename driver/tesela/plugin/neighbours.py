@@ -60,7 +60,8 @@ class Registration:
 class Neighbours(LoopPart):
     """A thread that looks twice a minute. `on_change` is told, and must not block, when the taints are others.
 
-    `registration` is for whoever hears what the kubelet says; `own_socket` is this process' registrar.
+    `registration` is for whoever hears what the kubelet says; `own_socket` is this process' registrar. `offer` judges
+    what the Node says of device plugins.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class Neighbours(LoopPart):
         offer: Offer | None = None,
     ) -> None:
         self.registration = registration or Registration()
+        self.offer = offer or Offer()
         self._config = config
         self._kube = kube
         self._tells = tells
         self._own_socket = own_socket
         self._on_change = on_change
-        self._offer = offer or Offer()
         self._failures = 0
         self._standing: dict[Trouble, str] = {}
         self._loop = Loop("neighbours", self.look, first_s=PERIOD_S)
@@ -93,7 +94,7 @@ class Neighbours(LoopPart):
         """
         if self._config.beside_device_plugin:
             return ()
-        return self._read_node() if self._offer.resources is None else self._offer.resources
+        return self._read_node() if self.offer.resources is None else self.offer.resources
 
     @property
     def standing(self) -> Mapping[Trouble, str]:
@@ -117,7 +118,7 @@ class Neighbours(LoopPart):
                 if self._failures == 1:
                     log.info("whether a device plugin offers this node's GPUs is not known: %s", error)
                 wait_s = plan_pause_s(self._failures, RETRY_S, PERIOD_S)
-            found[Trouble.DEVICE_PLUGIN] = _describe_offered(self._offer.resources or ())
+            found[Trouble.DEVICE_PLUGIN] = _describe_offered(self.offer.resources or ())
         found[Trouble.KUBELET] = self._describe_kubelet()
         for trouble, sentence in found.items():
             self._note(trouble, sentence)
@@ -125,8 +126,8 @@ class Neighbours(LoopPart):
 
     def _read_node(self) -> tuple[str, ...]:
         status = self._kube.get(NODES, self._config.node_name).get("status") or {}
-        before = self._offer.resources
-        offered = self._offer.note(status.get("allocatable") or {})
+        before = self.offer.resources
+        offered = self.offer.note(status.get("allocatable") or {})
         if offered != (before or ()):
             self._on_change("what a device plugin offers changed")
         return offered

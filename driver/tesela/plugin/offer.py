@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from tesela.core.device_plugins import list_offered, list_withdrawn
+from tesela.core.device_plugins import list_known, list_offered
 from tesela.plugin.deadline import Deadline
 
 LINGER_S: Final = 60.0
@@ -31,8 +31,8 @@ class Offer:
 
     linger_s: float = LINGER_S
     get_uptime_s: Callable[[], float] = get_uptime_s
-    _resources: tuple[str, ...] | None = None
-    _withdrawn: Deadline | None = None
+    _resources: tuple[str, ...] | None = field(default=None, init=False)
+    _withdrawn: Deadline | None = field(default=None, init=False)
 
     @property
     def resources(self) -> tuple[str, ...] | None:
@@ -45,7 +45,7 @@ class Offer:
         At a first look soon after a boot a plugin that the Node has known counts as one that was withdrawn just now.
         """
         if self._resources is None and self.get_uptime_s() < BOOT_S:
-            self._resources = list_withdrawn(allocatable)
+            self._resources = list_known(allocatable)
         offered = list_offered(allocatable)
         if offered or not self._resources:
             self._withdrawn = None
