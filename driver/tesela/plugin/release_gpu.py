@@ -150,7 +150,7 @@ class ReleaseFiles:
 
 
 def may_open(nvml: WatchedNvml, files: ReleaseFiles) -> bool:
-    """At the start of a process: whether NVML may be opened. False: it is released, and stays closed for now."""
+    """At the start of a process: whether NVML may be opened. False: it is released, and stays closed till it is not."""
     try:
         files.follow_label()
     except ApiError as error:

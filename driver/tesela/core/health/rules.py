@@ -54,8 +54,8 @@ def plan_health(
     The roster tells boot, module load, generation and presence of each GPU, and is asked each time: call this with no
     observation after a look at the machine. Findings that stand are read by today's policy. Those of a GPU that a
     roster of others does not know were forgotten with it. `now_s` is Unix time; a clock set back moves nothing back.
-    `since` is what stood when the observations began, None for now: a look that took its time takes back nothing
-    that was found meanwhile.
+    `since` is what stood when the observations began, None where that is `health`: a look that took its time
+    takes back nothing that was found meanwhile.
     """
     witnessed = _list_witnessed(health, since)
     told = plan_told(observations, witnessed.values(), roster)

@@ -54,10 +54,11 @@ def run_program(command: Sequence[str], environment: Mapping[str, str], *, timeo
     try:
         output, complaint = _read(process, until_s)
         code = process.wait(max(until_s - time.monotonic(), 0))
-    except (TimeoutError, subprocess.TimeoutExpired, TooMuchOutput) as error:
-        _kill(process)
-        raise TimeoutError if isinstance(error, subprocess.TimeoutExpired) else error from None
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
     finally:
+        if process.returncode is None:  # it did not end, or nobody has waited for its end
+            _kill(process)
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()

@@ -98,11 +98,8 @@ class HttpServer:
         self._socket.close()
         if self._thread.ident is not None:
             self._thread.join(_FINISH_S)
-        finished = [
-            self._room.acquire(timeout=max(0.0, deadline_s - time.monotonic())) for _ in range(_MOST_CONNECTIONS)
-        ]
-        for _ in filter(None, finished):
-            self._room.release()
+        for _ in range(_MOST_CONNECTIONS):  # who still has a turn gives it back with its answer
+            self._room.acquire(timeout=max(0.0, deadline_s - time.monotonic()))
 
     def _accept(self) -> None:
         while not self._closed:

@@ -117,7 +117,7 @@ class HealthKeeper(LoopPart):
         self._loop.wake()
 
     def observe(self, *observations: Observation, since: NodeHealth | None = None) -> tuple[HealthChange, ...]:
-        """Observations for now: what changed is on disk when this returns, or the log says why not.
+        """Observations that count at once: what changed is on disk when this returns, or the log says why not.
 
         `since` is what stood when they began; nothing that was found meanwhile is taken back by them. Without
         observations it looks at the file and at the roster.
