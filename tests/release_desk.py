@@ -19,7 +19,7 @@ from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.released import OpenMark, ReleasedStore
-from tesela.plugin.release_gpu import GpuRelease, ReleaseFiles, ReleaseTimes
+from tesela.plugin.release_gpu import GpuRelease, ReleaseFiles, ReleaseTimes, open_unless_released
 
 NODE = "node-1"
 TIMES = ReleaseTimes(turn_s=0.01, label_s=0.01, pause_s=0.2, claims_s=0.2, retry_s=0.01)
@@ -66,7 +66,6 @@ class Desk:
         release = GpuRelease(
             self.nvml,
             self.files,
-            OpenMark(self.locks.folder),
             on_change=self.told.append,
             on_failure=lambda error: self.failures.append(str(error)),
             times=TIMES,
@@ -74,6 +73,12 @@ class Desk:
         )
         release.attach({"a look": self.part}, self._count)
         return release
+
+    def begin(self) -> bool:
+        """What a process begins with: whether it opened NVML."""
+        self.files.follow_label()
+        open_unless_released(self.nvml, self.files)
+        return self.nvml.is_open
 
     def _sync(self, descriptor: int) -> None:
         if self.disk_is_full:

@@ -24,13 +24,16 @@ from tesela.cli.bundle_parts import (
 )
 from tesela.cli.main import main
 from tesela.core.errors import ApiError, ApiUnavailable, NvmlError
+from tesela.core.released import Released, Request, Source
 from tesela.edge.kube.port import NODES, RESOURCE_SLICES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Hang
 from tesela.edge.simulator.machine import build_machine
 from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.store.locks import FileLocks, hold
+from tesela.edge.store.released import ReleasedStore
 
+RELEASED = Released(requests=(Request(source=Source.COMMAND, reason="driver 590", requested_by="alex", since_s=1),))
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzYSJ9.c2lnbmF0dXJl"
 
 
@@ -181,12 +184,30 @@ def test_a_dead_driver_is_a_reason(tmp_path):
     assert "Driver Not Loaded" in part.missing["nvml"]
 
 
-def test_nvml_that_is_released_is_not_opened(tmp_path):
-    (tmp_path / "released.json").write_text("{}")
+def collect_simulated(state_dir):
+    return collect_nvml(state_dir, lambda: SimulatedNvml(build_machine("h100-80gb")), call_timeout_s=1, timeout_s=1)
 
-    part = collect_nvml(tmp_path, lambda: SimulatedNvml(build_machine("h100-80gb")), call_timeout_s=1, timeout_s=1)
+
+def test_nvml_that_is_released_is_not_opened(tmp_path):
+    ReleasedStore(tmp_path).write(RELEASED)
+
+    part = attempt("nvml", lambda: collect_simulated(tmp_path))
 
     assert (part.files, "released for maintenance" in part.missing["nvml"]) == ({}, True)
+
+
+def test_nvml_is_not_opened_beside_a_request_that_cannot_be_read(tmp_path):
+    (tmp_path / "released.json").write_text("{}")
+
+    part = attempt("nvml", lambda: collect_simulated(tmp_path))
+
+    assert (part.files, "released for maintenance" in part.missing["nvml"]) == ({}, True)
+
+
+def test_nvml_that_waits_for_a_driver_to_open_it_again_is_looked_at(tmp_path):
+    ReleasedStore(tmp_path).write(RELEASED.without_until_open(Source.COMMAND))
+
+    assert "nvml.json" in collect_simulated(tmp_path).files
 
 
 # The API

@@ -203,11 +203,11 @@ def test_a_process_that_waits_for_the_driver_ends_when_its_library_was_replaced(
     desk.machine.inject(Fault(function="init", code=codes.LIB_RM_VERSION_MISMATCH, times=None))
 
     with pytest.raises(StartError, match="was replaced since this process loaded it, while it waited"):
-        init_nvml(desk.nvml, wait_s=600, stop=threading.Event(), library=file)
+        init_nvml(desk.nvml.init, wait_s=600, stop=threading.Event(), library=file)
 
 
 def test_a_process_that_waits_with_the_right_library_goes_on(desk, library):
-    assert init_nvml(desk.nvml, wait_s=0, stop=threading.Event(), library=library.open())
+    assert init_nvml(desk.nvml.init, wait_s=0, stop=threading.Event(), library=library.open())
 
 
 # Under claims

@@ -56,40 +56,40 @@ def no_wait():
 @pytest.mark.parametrize(("code", "cause"), CAUSES)
 def test_a_driver_that_does_not_come_ends_the_start_naming_the_cause(code, cause):
     with pytest.raises(StartError, match=f"gave up after 0 s without a GPU driver: .*{cause}"):
-        init_nvml(failing(code), wait_s=0, stop=threading.Event())
+        init_nvml(failing(code).init, wait_s=0, stop=threading.Event())
 
 
 def test_simulated_gpus_that_nobody_serves_are_waited_for_by_their_socket(tmp_path):
     with pytest.raises(
         StartError, match=f"no simulator answers at {tmp_path}/none .* start it with `tesela sim serve`"
     ):
-        init_nvml(open_nvml(f"simulated:unix:{tmp_path}/none"), wait_s=0, stop=threading.Event())
+        init_nvml(open_nvml(f"simulated:unix:{tmp_path}/none").init, wait_s=0, stop=threading.Event())
 
 
 def test_a_driver_that_comes_late_is_waited_for(no_wait):
-    assert init_nvml(failing(codes.DRIVER_NOT_LOADED, times=3), wait_s=60, stop=no_wait)
+    assert init_nvml(failing(codes.DRIVER_NOT_LOADED, times=3).init, wait_s=60, stop=no_wait)
 
 
 def test_a_call_that_hangs_is_waited_for_too(no_wait):
-    assert init_nvml(LateNvml(NvmlTimeout("nvmlInit did not return")), wait_s=60, stop=no_wait)
+    assert init_nvml(LateNvml(NvmlTimeout("nvmlInit did not return")).init, wait_s=60, stop=no_wait)
 
 
 def test_what_is_waited_for_is_said_once_and_not_at_every_try(no_wait, caplog):
-    init_nvml(failing(codes.DRIVER_NOT_LOADED, times=5), wait_s=60, stop=no_wait)
+    init_nvml(failing(codes.DRIVER_NOT_LOADED, times=5).init, wait_s=60, stop=no_wait)
 
     assert [record.message.split(",")[0] for record in caplog.records] == ["waiting for the GPU driver"]
 
 
 def test_a_library_that_is_too_old_is_not_waited_for():
     with pytest.raises(StartError, match="too old"):
-        init_nvml(failing(codes.FUNCTION_NOT_FOUND), wait_s=600, stop=threading.Event())
+        init_nvml(failing(codes.FUNCTION_NOT_FOUND).init, wait_s=600, stop=threading.Event())
 
 
 def test_a_signal_ends_the_wait():
     stop = threading.Event()
     stop.set()
 
-    assert not init_nvml(failing(codes.DRIVER_NOT_LOADED), wait_s=600, stop=stop)
+    assert not init_nvml(failing(codes.DRIVER_NOT_LOADED).init, wait_s=600, stop=stop)
 
 
 # The command

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from polling import until
 from release_desk import NODE, Desk, running, turns_away
-from tesela.core.errors import NvmlReleased, NvmlTimeout, StateError
-from tesela.core.released import NOT_RELEASED, Released, Request, Source, render_sentence
-from tesela.edge.documents.released import decode_released, encode_released
+from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout, StateError
+from tesela.core.released import Released, Request, Source, render_sentence
 from tesela.edge.embedded.faults import FlakyKube, unavailable
 from tesela.edge.kube.port import NODES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang
-from tesela.edge.store.released import OpenMark, ReleasedStore
-from tesela.plugin.release_gpu import ReleaseFiles, may_open
+from tesela.edge.store.released import ReleasedStore
+from tesela.plugin.release_gpu import ReleaseFiles
 
 ASKED = Released(requests=(Request(source=Source.COMMAND, reason="driver 590", requested_by="alex", since_s=1),))
 
@@ -117,7 +112,7 @@ def test_a_process_begins_beside_a_request_that_a_full_disk_leaves_unanswered(de
     desk.ask()
     desk.disk_is_full = True
 
-    assert not may_open(desk.nvml, desk.files)
+    assert not desk.begin()
 
 
 def test_it_may_be_asked_for_again_and_again(desk):
@@ -270,27 +265,58 @@ def test_what_the_label_asked_for_holds_while_the_api_server_is_away(desk):
     desk.files.follow_label()
     desk.files = ReleaseFiles(desk.store, desk.locks, FlakyKube(desk.kube, unavailable(100_000)), NODE)
 
-    assert not may_open(desk.nvml, desk.files)
+    assert not desk.begin()
 
 
 # A process that begins
 
 
 def test_a_process_begins_with_nvml_where_nobody_asks(desk):
-    assert may_open(desk.nvml, desk.files)
+    assert desk.begin()
+
+
+def test_its_mark_tells_so_before_it_serves_anybody(desk):
+    desk.begin()
+
+    assert desk.mark.is_held()
+
+
+def test_one_that_waits_for_the_gpu_driver_has_no_mark(desk):
+    desk.machine.inject(Fault(function="init", code=codes.DRIVER_NOT_LOADED))
+
+    with pytest.raises(NvmlError):
+        desk.begin()
+
+    assert not desk.mark.is_held()
+
+
+def test_what_is_asked_for_while_it_waits_for_the_gpu_driver_is_heard(desk):
+    desk.machine.inject(Fault(function="init", code=codes.DRIVER_NOT_LOADED))
+    with pytest.raises(NvmlError):
+        desk.begin()
+    desk.ask()
+
+    assert not desk.begin()
+
+
+def test_a_process_that_begins_while_nvml_is_released_has_no_mark(desk):
+    desk.ask()
+    desk.begin()
+
+    assert not desk.mark.is_held()
 
 
 def test_a_process_that_begins_while_nvml_is_released_leaves_it_closed(desk):
     desk.ask()
 
-    assert not may_open(desk.nvml, desk.files)
+    assert not desk.begin()
     with running(desk, begin_open=False) as release:
         assert (desk.is_closed, turns_away(release), desk.part.paused) == (True, True, True)
 
 
 def test_it_opens_nvml_when_nobody_asks_any_more(desk):
     desk.ask()
-    may_open(desk.nvml, desk.files)
+    desk.begin()
     with running(desk, begin_open=False):
         desk.withdraw()
 
@@ -300,13 +326,13 @@ def test_it_opens_nvml_when_nobody_asks_any_more(desk):
 def test_the_label_is_read_before_nvml_is_opened(desk):
     desk.label("true")
 
-    assert not may_open(desk.nvml, desk.files)
+    assert not desk.begin()
 
 
 def test_a_node_that_is_not_there_asks_for_nothing(desk):
     desk.kube.delete(NODES, NODE)
 
-    assert may_open(desk.nvml, desk.files)
+    assert desk.begin()
 
 
 # The file
@@ -316,7 +342,7 @@ def test_a_node_that_is_not_there_asks_for_nothing(desk):
 def test_a_damaged_file_is_set_aside_and_changes_nothing(desk, content):
     desk.store.path.write_bytes(content)
 
-    assert may_open(desk.nvml, desk.files)
+    assert desk.begin()
     assert (desk.store.path.exists(), len(list((desk.state_dir / "aside").iterdir()))) == (False, 1)
 
 
@@ -351,63 +377,4 @@ def test_damage_while_nvml_is_released_does_not_open_it(desk):
 def test_a_file_of_another_release_asks_for_the_same(desk):
     desk.store.path.write_bytes(b'{"version": 3, "released": {"why": "unknown"}}')
 
-    assert not may_open(desk.nvml, desk.files)
-
-
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
-requests = st.builds(
-    Request, source=st.sampled_from(Source), reason=texts, requested_by=texts, since_s=st.integers(0, 2**40)
-)
-
-
-@given(st.builds(Released, requests=st.lists(requests, max_size=3).map(tuple), closed_by=texts, problem=texts))
-def test_the_file_survives_whatever_it_may_hold(released):
-    assert decode_released(encode_released(released)) == released
-
-
-@given(st.lists(requests, max_size=4))
-def test_whatever_was_asked_for_is_withdrawn_by_withdrawing_each(asked):
-    released = NOT_RELEASED
-    for one in asked:
-        released = released.with_request(one)
-    for source in Source:
-        released = released.without(source)
-
-    assert released == NOT_RELEASED
-
-
-# The mark
-
-
-def test_two_processes_may_have_nvml_open(tmp_path):
-    first, second = OpenMark(tmp_path), OpenMark(tmp_path)
-    first.hold()
-    second.hold()
-    first.drop()
-
-    assert OpenMark(tmp_path).is_held()
-    second.drop()
-
-
-def test_nobody_has_it_open_before_anybody_did(tmp_path):
-    assert not OpenMark(tmp_path).is_held()
-
-
-def test_asking_does_not_keep_anybody_from_opening(tmp_path):
-    stop = threading.Event()
-
-    def ask():
-        while not stop.is_set():
-            OpenMark(tmp_path).is_held()
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    marks = [OpenMark(tmp_path) for _ in range(50)]
-    for mark in marks:
-        mark.hold()
-    stop.set()
-    asking.join()
-
-    assert OpenMark(tmp_path).is_held()
-    for mark in marks:
-        mark.drop()
+    assert not desk.begin()

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 from polling import until
-from release_desk import Desk, running
+from release_desk import Desk, running, turns_away
 from tesela.cli.main import main
 from tesela.core.errors import NvmlTimeout
 from tesela.core.model import DRIVER_NAME
-from tesela.core.released import Source
+from tesela.core.released import NOT_RELEASED, Source
 from tesela.edge.simulator.faults import Hang
 
 
@@ -43,6 +43,29 @@ def test_resume_returns_when_nvml_is_open(desk):
         run(desk)
 
         assert (run(desk, "--resume"), desk.is_closed) == (0, False)
+
+
+def test_resume_waits_while_nvml_is_being_opened(desk, capsys):
+    with running(desk):
+        run(desk)
+        desk.machine.inject(Hang(function="init"))
+
+        code = run(desk, "--resume", "--timeout", "0.3")
+
+    assert (code, "for the driver to open NVML" in capsys.readouterr().err) == (1, True)
+
+
+def test_resume_returns_when_claims_are_prepared_again(desk):
+    with running(desk) as release, release.work():
+        desk.ask()
+        until(lambda: turns_away(release))
+
+        assert (run(desk, "--resume"), turns_away(release)) == (0, False)
+
+
+def test_resume_where_nobody_asked_has_nothing_to_wait_for(desk):
+    with running(desk):
+        assert (run(desk, "--resume", "--timeout", "0"), desk.store.path.exists()) == (0, False)
 
 
 def test_the_reason_reaches_the_driver(desk):
@@ -148,7 +171,7 @@ def test_a_damaged_file_is_set_aside_and_resume_goes_on(desk, capsys):
     with running(desk):
         code = run(desk, "--resume")
 
-    assert (code, desk.said().is_wanted) == (0, False)
+    assert (code, desk.said()) == (0, NOT_RELEASED)
 
 
 def test_a_node_without_a_driver(tmp_path, capsys):

@@ -16,7 +16,7 @@ from tesela.edge.store.released import OpenMark, ReleasedStore
 from tesela.plugin.assembly import build_release_files
 from tesela.plugin.health.report import HealthReport
 from tesela.plugin.main import Plugin
-from tesela.plugin.release_gpu import may_open
+from tesela.plugin.release_gpu import open_unless_released
 from tesela.plugin.service import ClaimService
 
 
@@ -174,7 +174,8 @@ def test_a_process_that_begins_meanwhile_publishes_what_the_node_had(node):
     node.release()
     node.stop()
     nvml = node.nvml
-    assert not may_open(nvml, build_release_files(node.config, node.world.kube))
+    open_unless_released(nvml, build_release_files(node.config, node.world.kube))
+    assert not nvml.is_open
 
     node.plugin = Plugin(node.config, node.world.kube, nvml)
     node.plugin.start()
@@ -187,7 +188,7 @@ def test_a_process_that_began_meanwhile_serves_once_nvml_is_open(node):
     ref = node.world.claim("late", node.find_partition())
     node.release()
     node.stop()
-    may_open(node.nvml, build_release_files(node.config, node.world.kube))
+    open_unless_released(node.nvml, build_release_files(node.config, node.world.kube))
     node.plugin = Plugin(node.config, node.world.kube, node.nvml)
     node.plugin.start()
     node.resume()
@@ -223,7 +224,7 @@ def test_static_partitions_stay_as_published_by_a_process_that_has_not_seen_them
     assert until(lambda: len(node.devices()) == 1)
     node.release()
     node.stop()
-    may_open(node.nvml, build_release_files(node.config, node.world.kube))
+    open_unless_released(node.nvml, build_release_files(node.config, node.world.kube))
 
     node.plugin = Plugin(node.config, node.world.kube, node.nvml)
     node.plugin.start()

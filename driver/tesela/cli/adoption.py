@@ -34,7 +34,7 @@ from tesela.edge.kube.times import render_time
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.checkpoint import CheckpointFile
 from tesela.edge.store.records import RecordStore
-from tesela.edge.store.released import ReleasedStore
+from tesela.edge.store.released import open_beside
 from tesela.edge.store.roster import RosterStore
 
 _CALL_S: Final = 15.0
@@ -87,16 +87,14 @@ def run(args: argparse.Namespace) -> int:
 def _preview(args: argparse.Namespace, file: CheckpointFile) -> AdoptionReport | None:
     if not args.node_name:
         args.leaf.error("--node-name: give this node's name, which is that of its pool")
-    released = ReleasedStore(get_state_dir(args)).path
-    if released.exists():
-        raise StateError(f"NVML is released for maintenance ({released}), and a preview would hold it: try again later")
     nvml = WatchedNvml(open_nvml(args.nvml, args.driver_root_mount or Path("/")), timeout_s=_CALL_S)
-    nvml.init()
-    try:
-        return _preview_with(args, file, nvml)
-    finally:
-        with contextlib.suppress(TeselaError):  # a call that hangs keeps it open until this process has ended
-            nvml.shutdown()
+    with open_beside(get_state_dir(args)):
+        nvml.init()
+        try:
+            return _preview_with(args, file, nvml)
+        finally:
+            with contextlib.suppress(TeselaError):  # a call that hangs keeps it open until this process has ended
+                nvml.shutdown()
 
 
 def _preview_with(args: argparse.Namespace, file: CheckpointFile, nvml: WatchedNvml) -> AdoptionReport | None:

@@ -19,8 +19,7 @@ from tesela.core.model import GpuInstance
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.nvml.watchdog import WatchedNvml
-from tesela.edge.store.locks import FileLocks
-from tesela.edge.store.released import OpenMark, ReleasedStore
+from tesela.edge.store.released import open_beside
 from tesela.plugin.partition import Partitions
 from tesela.plugin.side_by_side import run_side_by_side
 
@@ -35,26 +34,14 @@ _FIELDS: Final = {
 def collect_nvml(state_dir: Path, open_nvml: Callable[[], Nvml], *, call_timeout_s: float, timeout_s: float) -> Part:
     """NVML's state of the node and of each GPU, those side by side; within `timeout_s` and a call's limit."""
     nvml = WatchedNvml(open_nvml(), timeout_s=call_timeout_s)
-    if not state_dir.is_dir():
-        return _collect(nvml, timeout_s)
-    released, mark = ReleasedStore(state_dir).path, OpenMark(FileLocks(state_dir).folder)
-    mark.hold()  # before the file is looked at: whoever writes it looks at the mark afterwards
-    try:
-        if released.exists():
-            return Part(missing={"nvml": f"NVML is released for maintenance ({released}), so it was not opened"})
-        return _collect(nvml, timeout_s)
-    finally:
-        mark.drop()
-
-
-def _collect(nvml: WatchedNvml, timeout_s: float) -> Part:
-    nvml.init()
-    try:
-        return _look(nvml, timeout_s)
-    finally:
-        # A call that hangs keeps NVML open until this process has ended, which is soon.
-        with contextlib.suppress(TeselaError):
-            nvml.shutdown()
+    with open_beside(state_dir):
+        nvml.init()
+        try:
+            return _look(nvml, timeout_s)
+        finally:
+            # A call that hangs keeps NVML open until this process has ended, which is soon.
+            with contextlib.suppress(TeselaError):
+                nvml.shutdown()
 
 
 def _look(nvml: WatchedNvml, timeout_s: float) -> Part:

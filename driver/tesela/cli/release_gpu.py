@@ -100,15 +100,19 @@ class _Desk:
         )
 
     def resume(self) -> str:
-        """Withdraws the command's request, and waits until a process has NVML open."""
-        left = self._change(lambda released: released.without(Source.COMMAND))
+        """Withdraws the command's request, and waits until a process has NVML open and prepares claims with it."""
+        left = self._change(lambda released: released.without_until_open(Source.COMMAND))
         if left.is_wanted:
             raise TryAgain(
                 f"the node's label still asks for NVML to be released: `kubectl label node NODE {RELEASE_LABEL}-` "
                 "withdraws that"
             )
-        self._wait(self.mark.is_held, "the driver to open NVML", "the request is withdrawn")
+        self._wait(self._is_over, "the driver to open NVML", "the request is withdrawn")
         return "NVML is open again; claims are prepared as before"
+
+    def _is_over(self) -> bool:
+        """The mark alone would not do: a driver holds it before it opens NVML, which may fail or take long."""
+        return self._read() == NOT_RELEASED and self.mark.is_held()
 
     def _change(self, edit: Callable[[Released], Released]) -> Released:
         with hold(self._locks.released_lock(), _LOCK_TIMEOUT_S, "the request to release NVML"):
@@ -116,7 +120,7 @@ class _Desk:
                 before = self.store.read()
             except StateError as error:
                 print(f"tesela release-gpu: {error}; kept as {self.store.set_aside()}", file=sys.stderr)
-                before = NOT_RELEASED
+                before = Released(problem=str(error))
             after = edit(before)
             self.store.write(after)
         return after
@@ -126,7 +130,7 @@ class _Desk:
         next_word_s = began_s + _FIRST_WORD_S
         while not is_done():
             now_s = time.monotonic()
-            problem = self._read_problem()
+            problem = self._read().problem
             if now_s - began_s > self._timeout_s:
                 hint = problem or "is `tesela plugin` running on this node? Look at its log"
                 raise TryAgain(f"waited {self._timeout_s:.0f} s for {what}: {hint}; {otherwise}")
@@ -136,11 +140,11 @@ class _Desk:
                 print(f"waiting for {what}, {now_s - began_s:.0f} s so far{why}", file=sys.stderr, flush=True)
             time.sleep(_LOOK_S)
 
-    def _read_problem(self) -> str:
+    def _read(self) -> Released:
         try:
-            return self.store.read().problem
-        except StateError:
-            return ""  # the driver sets a damaged file aside, and says so
+            return self.store.read()
+        except StateError as error:
+            return Released(problem=str(error))  # the driver sets a damaged file aside, and says so too
 
 
 def _show(desk: _Desk, output: str) -> None:

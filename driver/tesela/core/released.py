@@ -16,6 +16,7 @@ from tesela.core.slices.state import Fence, render_label_value
 
 RELEASED_KEY: Final = "gpu.nvidia.com/released"
 RELEASE_LABEL: Final = "gpu.nvidia.com/release-gpu"
+_NOT_TAKEN_UP: Final = "the driver has not taken that up: is `tesela plugin` running on this node? Look at its log"
 
 
 class Source(StrEnum):
@@ -66,6 +67,14 @@ class Released:
     def without(self, source: Source) -> Released:
         """Without the request that came this way."""
         return replace(self, requests=tuple(one for one in self.requests if one.source is not source), problem="")
+
+    def without_until_open(self, source: Source) -> Released:
+        """As `without`, and never NOT_RELEASED by that alone: the driver makes it so once claims are prepared again.
+
+        So whoever withdraws the last request can wait for that, though the driver was about to close NVML just then.
+        """
+        left = self.without(source)
+        return left if left.is_wanted or self == NOT_RELEASED else replace(left, problem=_NOT_TAKEN_UP)
 
 
 NOT_RELEASED: Final = Released()

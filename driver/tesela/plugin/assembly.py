@@ -38,7 +38,7 @@ from tesela.edge.store.health import HealthStore
 from tesela.edge.store.locks import FileLocks
 from tesela.edge.store.metadata_files import MetadataFiles
 from tesela.edge.store.records import RecordStore
-from tesela.edge.store.released import OpenMark, ReleasedStore
+from tesela.edge.store.released import ReleasedStore
 from tesela.edge.store.roster import RosterStore
 from tesela.edge.store.sweep import SweepStore
 from tesela.edge.telemetry.port import SILENT, Telemetry
@@ -286,7 +286,6 @@ def build_release(
     return GpuRelease(
         nvml,
         files,
-        OpenMark(FileLocks(config.state_dir).folder),
         on_change=on_change,
         on_failure=on_failure,
         library=open_library_file(config.nvml, config.driver_root_mount),

@@ -14,7 +14,6 @@ from typing import Final
 from tesela.core.errors import NvmlError, StartError, TryAgain
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
-from tesela.edge.nvml.port import Nvml
 from tesela.plugin.deadline import Deadline
 
 log = logging.getLogger(__name__)
@@ -40,14 +39,16 @@ _OWN_WORDS: Final = frozenset({codes.LIBRARY_NOT_FOUND, codes.DRIVER_NOT_LOADED}
 
 
 def init_nvml(
-    nvml: Nvml,
+    try_init: Callable[[], None],
     *,
     wait_s: float,
     stop: threading.Event,
     library: LibraryFile | None = None,
     tell: Callable[[str], None] = lambda _sentence: None,
 ) -> bool:
-    """Initialize NVML, waiting up to `wait_s`. False: `stop` was set. StartError: it did not come, or never will.
+    """Initialize NVML by `try_init`, waiting up to `wait_s`. False: `stop` was set.
+
+    StartError: the GPU driver did not come, or never will.
 
     A library that was replaced since this process loaded it will never match: a new process has to load the new one.
     `tell` hears what it waits for, for /readyz.
@@ -56,7 +57,7 @@ def init_nvml(
     said: Deadline | None = None
     while not stop.is_set():
         try:
-            nvml.init()
+            try_init()
         except (NvmlError, TryAgain) as error:
             cause = _describe(error)
             if isinstance(error, NvmlError) and error.code == codes.FUNCTION_NOT_FOUND:

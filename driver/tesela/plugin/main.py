@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tesela import __version__
 from tesela.core.errors import NvmlError, StartError, TeselaError
@@ -33,7 +34,7 @@ from tesela.plugin.monitor import look_at_gpus
 from tesela.plugin.observability import Observability
 from tesela.plugin.preflight import Preflight, check_host
 from tesela.plugin.publish import REGISTERED
-from tesela.plugin.release_gpu import ReleaseFiles, may_open
+from tesela.plugin.release_gpu import ReleaseFiles, open_unless_released
 from tesela.plugin.snapshot import read_snapshot
 
 log = logging.getLogger(__name__)
@@ -86,10 +87,11 @@ def _run_watched(
     if not Preflight(config, kube, watched.tell_waiting).wait(stop):
         return 0
     files = build_release_files(config, kube)
-    if may_open(nvml, files):
-        library = open_library_file(config.nvml, config.driver_root_mount)
-        if not init_nvml(nvml, wait_s=config.driver_wait_s, stop=stop, library=library, tell=watched.tell_waiting):
-            return 0
+    files.follow_label()
+    library = open_library_file(config.nvml, config.driver_root_mount)
+    try_init = partial(open_unless_released, nvml, files)
+    if not init_nvml(try_init, wait_s=config.driver_wait_s, stop=stop, library=library, tell=watched.tell_waiting):
+        return 0
     plugin = Plugin(config, kube, nvml, on_failed=stop.set, telemetry=watched.telemetry, release_files=files)
     plugin.show(watched)
     return serve(plugin, stop)

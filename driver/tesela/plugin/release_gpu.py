@@ -73,14 +73,16 @@ class ReleaseTimes:
 
 
 class ReleaseFiles:
-    """`released.json` under its lock, and the label of the node that goes into it."""
+    """`released.json` under its lock, the label of the node that goes into it, and this process's own mark."""
 
     def __init__(self, store: ReleasedStore, locks: FileLocks, kube: Kube, node_name: str) -> None:
         self._store = store
         self._locks = locks
         self._kube = kube
+        self.mark = OpenMark(locks.folder)
         self.node_name = node_name
         self._last = NOT_RELEASED
+        self._label_unknown = False
         self._tell_set_aside: Callable[[str], None] | None = None
         self._untold: list[str] = []
 
@@ -137,8 +139,16 @@ class ReleaseFiles:
         self.change(lambda now: replace(now, closed_by=closed_by, closed_s=closed_s, problem=""))
 
     def follow_label(self) -> None:
-        """Puts the node's label into the file, or takes it out. ApiError: the API server does not tell."""
-        labels = self._kube.get(NODES, self.node_name)["metadata"].get("labels") or {}
+        """Puts the node's label into the file, or takes it out; neither where the API server does not tell."""
+        try:
+            labels = self._kube.get(NODES, self.node_name)["metadata"].get("labels") or {}
+        except ApiError as error:
+            # The file is followed all the same, and a server that is away is the publisher's to tell of.
+            if not self._label_unknown:
+                log.warning("whether the node's label asks for NVML to be released is not known: %s", error)
+            self._label_unknown = True
+            return
+        self._label_unknown = False
         if labels.get(RELEASE_LABEL) == "true":
             reason = f"label {RELEASE_LABEL} of the node"
             asked = Request(
@@ -149,21 +159,25 @@ class ReleaseFiles:
             self.change(lambda released: released.without(Source.LABEL))
 
 
-def may_open(nvml: WatchedNvml, files: ReleaseFiles) -> bool:
-    """At the start of a process: whether NVML may be opened. False: it is released, and stays closed till it is not."""
+def open_unless_released(nvml: WatchedNvml, files: ReleaseFiles) -> None:
+    """One try at the start of a process. Where NVML is released it stays closed, and `nvml` knows why.
+
+    Errors as nvmlInit; TryAgain or StateError: what the file says cannot be known now.
+    """
+    files.mark.hold()  # before the file is read: who writes it looks at the mark afterwards
     try:
-        files.follow_label()
-    except ApiError as error:
-        log.warning("whether the node's label asks for NVML to be released is asked again later: %s", error)
-    released = files.read()
-    if not released.is_wanted:
-        return True
-    sentence = render_sentence(released, files.node_name)
-    nvml.release(sentence)
+        released = files.read()
+        if not released.is_wanted:
+            nvml.init()
+            return
+        sentence = render_sentence(released, files.node_name)
+        nvml.release(sentence)
+    finally:
+        if not nvml.is_open:
+            files.mark.drop()
     with contextlib.suppress(TryAgain):  # a full disk: the release goes on with it
         files.acknowledge()
     log.warning("%s; this process begins without NVML", sentence)
-    return False
 
 
 def _drop_what_is_over(released: Released) -> Released:
@@ -182,7 +196,6 @@ class GpuRelease(LoopPart):
         self,
         nvml: WatchedNvml,
         files: ReleaseFiles,
-        mark: OpenMark,
         *,
         on_change: Callable[[str], None],
         on_failure: Callable[[Exception], None],
@@ -191,7 +204,6 @@ class GpuRelease(LoopPart):
     ) -> None:
         self._nvml = nvml
         self._files = files
-        self._mark = mark
         self._on_change = on_change
         self._on_failure = on_failure
         self._library = library
@@ -199,7 +211,6 @@ class GpuRelease(LoopPart):
         self._parts: dict[str, Pausable] = {}
         self._after_open: Callable[[], None] = lambda: None
         self._label_due_s = 0.0
-        self._label_unknown = False
         self._failed = False
         self._idle = threading.Condition()
         self._working = 0
@@ -223,7 +234,7 @@ class GpuRelease(LoopPart):
     def start(self) -> None:
         """Begin to follow the files."""
         if self._nvml.is_open:
-            self._mark.hold()
+            self._files.mark.hold()
             if self._library is not None:
                 self._library.note()
         self._nvml.listen_for_mismatch(self._fail_by_mismatch)
@@ -231,7 +242,7 @@ class GpuRelease(LoopPart):
 
     def close(self) -> None:
         """NVML was shut down for good: this process has it open no longer."""
-        self._mark.drop()
+        self._files.mark.drop()
 
     @contextlib.contextmanager
     def work(self) -> Iterator[None]:
@@ -248,7 +259,9 @@ class GpuRelease(LoopPart):
                 self._idle.notify_all()
 
     def _turn(self) -> float:
-        self._follow_label()
+        if time.monotonic() >= self._label_due_s:
+            self._label_due_s = time.monotonic() + self._times.label_s
+            self._files.follow_label()
         asked = self._files.read()
         if asked.is_wanted:
             self.released = asked
@@ -264,20 +277,6 @@ class GpuRelease(LoopPart):
             self._fail(f"{changed}, by an upgrade of the GPU driver, it seems: {_NEW_PROCESS}")
         return self._times.turn_s
 
-    def _follow_label(self) -> None:
-        if time.monotonic() < self._label_due_s:
-            return
-        self._label_due_s = time.monotonic() + self._times.label_s
-        try:
-            self._files.follow_label()
-        except ApiError as error:
-            # The file is followed all the same, and a server that is away is the publisher's to tell of.
-            if not self._label_unknown:
-                log.warning("whether the node's label asks for NVML to be released is not known: %s", error)
-            self._label_unknown = True
-        else:
-            self._label_unknown = False
-
     def _close(self) -> float:
         """One try; what is in its way is written down, and the next turn tries again."""
         began = not self._sentence
@@ -290,7 +289,7 @@ class GpuRelease(LoopPart):
         if problem:
             self._note(problem)
             return self._times.retry_s
-        self._mark.drop()
+        self._files.mark.drop()
         self._files.acknowledge()
         log.warning("NVML is closed; no claim is prepared or given back until it is open again")
         return self._times.turn_s
@@ -318,10 +317,10 @@ class GpuRelease(LoopPart):
             self._fail(f"NVML is to be open again, and its library was replaced meanwhile: {_NEW_PROCESS}")
             return self._times.turn_s
         try:
-            self._mark.hold()
+            self._files.mark.hold()
             self._nvml.reopen()
         except (NvmlError, TryAgain) as error:
-            self._mark.drop()
+            self._files.mark.drop()
             if isinstance(error, NvmlError) and error.code == codes.LIB_RM_VERSION_MISMATCH:
                 self._files.change(lambda _: NOT_RELEASED)
                 self._fail_by_mismatch(error)

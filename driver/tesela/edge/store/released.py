@@ -6,17 +6,20 @@ that dies, so that nobody has to believe a file about who holds the kernel modul
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tesela.core.errors import TryAgain
+from tesela.core.errors import NvmlReleased, StateError, TryAgain
 from tesela.core.released import NOT_RELEASED, Released
 from tesela.edge.documents.released import decode_released, encode_released
 from tesela.edge.store.files import Fsync, explain, keep_copy, make_folder, read_file, remove_file, write_file
 from tesela.edge.store.flock import try_flock
+from tesela.edge.store.locks import FileLocks
 
 _MARK_TIMEOUT_S: Final = 5.0
 _PAUSE_S: Final = 0.01
@@ -92,3 +95,29 @@ class OpenMark:
             return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise explain(error, f"cannot open {self._path}") from error
+
+
+@contextlib.contextmanager
+def open_beside(state_dir: Path) -> Iterator[None]:
+    """Around what a command does with NVML of its own, beside the driver. NvmlReleased: it may not be opened now.
+
+    TryAgain or StateError: it cannot be said that it is open.
+    """
+    store, folder = ReleasedStore(state_dir), FileLocks(state_dir).folder
+    mark = OpenMark(folder)
+    if folder.is_dir():  # else no driver of ours ever ran here, and the folder above may be another driver's
+        mark.hold()  # before the file is read: who writes it looks at the mark afterwards
+    try:
+        if _is_wanted(store):
+            raise NvmlReleased(f"NVML is released for maintenance ({store.path}), so it was not opened")
+        yield
+    finally:
+        mark.drop()
+
+
+def _is_wanted(store: ReleasedStore) -> bool:
+    """A file without a request stands until a driver has NVML open again; one that cannot be read may hold one."""
+    try:
+        return store.read().is_wanted
+    except StateError:
+        return True
