@@ -33,9 +33,13 @@ class Running:
         self.start()
 
     def start(self) -> None:
+        self.begin()
+        assert until(lambda: self.plugin.observers.events.is_open)
+
+    def begin(self) -> None:
+        """Until it has published; whoever has asked for NVML may have it closed again by then."""
         self.nvml = open_watched(self.world, self.config)
         self.plugin = start(Plugin(self.config, self.world.kube, self.nvml))
-        assert until(lambda: self.plugin.observers.events.is_open)
 
     def stop(self) -> None:
         assert self.plugin.stop() == 0

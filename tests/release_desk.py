@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from polling import until
-from tesela.core.errors import NvmlError, NvmlReleased
+from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout
 from tesela.core.released import RELEASE_LABEL, Released, Request, Source
 from tesela.edge.embedded.cluster import EmbeddedCluster
 from tesela.edge.kube.port import NODES
@@ -40,13 +40,23 @@ class FakePart:
         self.paused = False
 
 
+class HeardNvml(SimulatedNvml):
+    """NVML of simulated GPUs. `before_init` hears of each nvmlInit before it is made."""
+
+    before_init: Callable[[], None] = staticmethod(lambda: None)
+
+    def init(self) -> None:
+        self.before_init()
+        super().init()
+
+
 class Desk:
     """Who asks, and what comes of it. `told` are the reasons to publish anew, `failures` what ended the process."""
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
         self.machine = build_machine("a100-40gb:mig*2")
-        self.inner = SimulatedNvml(self.machine)
+        self.inner = HeardNvml(self.machine)
         self.nvml = WatchedNvml(self.inner, timeout_s=LIMIT_S)
         self.kube = EmbeddedCluster()
         self.kube.create(NODES, {"metadata": {"name": NODE}})
@@ -58,6 +68,7 @@ class Desk:
         self._people = ReleaseFiles(self.store, self.locks, self.kube, NODE)
         self.part = FakePart()
         self.opened = 0
+        self.after_open_fails = False
         self.told: list[str] = []
         self.failures: list[str] = []
 
@@ -87,6 +98,8 @@ class Desk:
         os.fsync(descriptor)
 
     def _count(self) -> None:
+        if self.after_open_fails:
+            raise NvmlTimeout("a GPU does not answer")
         self.opened += 1
 
     def ask(self, reason: str = "driver 590", source: Source = Source.COMMAND) -> None:

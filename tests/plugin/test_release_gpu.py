@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from polling import until
 from release_desk import NODE, Desk, running, turns_away
-from tesela.core.errors import NvmlError, NvmlReleased, NvmlTimeout, StateError
+from tesela.core.errors import NvmlReleased, NvmlTimeout, StateError
 from tesela.core.released import Released, Request, Source, render_sentence
 from tesela.edge.embedded.faults import FlakyKube, unavailable
-from tesela.edge.kube.port import NODES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang
 from tesela.edge.store.released import ReleasedStore
@@ -192,6 +191,68 @@ def test_a_driver_that_is_not_back_yet_is_waited_for(desk):
         assert (named, desk.opens()) == (True, True)
 
 
+def test_one_that_opens_nvml_too_late_closes_it_again_for_the_next_request(desk):
+    with running(desk) as release:
+        desk.ask()
+        desk.closes()
+        desk.machine.inject(Hang(function="init"))
+        desk.withdraw()
+        desk.notes("cannot be opened again yet: nvmlInit")
+        desk.ask("again")
+        until(lambda: release.released.requests[0].reason == "again")
+        desk.machine.release()
+
+        assert until(lambda: desk.is_closed and not desk.mark.is_held())
+
+
+def test_the_mark_stays_while_nvml_may_yet_be_opened(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.machine.inject(Hang(function="init"))
+        desk.withdraw()
+        desk.notes("cannot be opened again yet: nvmlInit")
+
+        assert desk.mark.is_held()
+
+
+def test_nvml_that_is_closed_half_is_closed_to_the_end(desk):
+    desk.machine.inject(Hang(function="init"))
+    with pytest.raises(NvmlTimeout):
+        desk.nvml.init()
+    desk.machine.release()
+    until(lambda: not desk.nvml.wedged_node)
+    with running(desk):  # with its second nvmlInit, so that it takes two nvmlShutdown
+        desk.machine.inject(Fault(function="shutdown", after=1))
+        desk.ask()
+
+        assert until(lambda: not desk.mark.is_held())
+
+
+def test_what_fails_when_nvml_is_open_again_is_named_and_tried_again(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.after_open_fails = True
+        desk.withdraw()
+        named = desk.notes("a GPU does not answer")
+        desk.after_open_fails = False
+
+        assert (named, desk.opens()) == (True, True)
+
+
+def test_what_is_asked_for_while_a_process_finds_that_it_has_to_end_is_kept(desk):
+    with running(desk):
+        desk.ask()
+        desk.closes()
+        desk.machine.inject(Fault(function="init", code=codes.LIB_RM_VERSION_MISMATCH, times=None))
+        desk.inner.before_init = lambda: desk.ask("again")
+        desk.withdraw()
+        until(lambda: desk.failures)
+
+    assert [one.reason for one in desk.said().requests] == ["again"]
+
+
 # What is told
 
 
@@ -266,73 +327,6 @@ def test_what_the_label_asked_for_holds_while_the_api_server_is_away(desk):
     desk.files = ReleaseFiles(desk.store, desk.locks, FlakyKube(desk.kube, unavailable(100_000)), NODE)
 
     assert not desk.begin()
-
-
-# A process that begins
-
-
-def test_a_process_begins_with_nvml_where_nobody_asks(desk):
-    assert desk.begin()
-
-
-def test_its_mark_tells_so_before_it_serves_anybody(desk):
-    desk.begin()
-
-    assert desk.mark.is_held()
-
-
-def test_one_that_waits_for_the_gpu_driver_has_no_mark(desk):
-    desk.machine.inject(Fault(function="init", code=codes.DRIVER_NOT_LOADED))
-
-    with pytest.raises(NvmlError):
-        desk.begin()
-
-    assert not desk.mark.is_held()
-
-
-def test_what_is_asked_for_while_it_waits_for_the_gpu_driver_is_heard(desk):
-    desk.machine.inject(Fault(function="init", code=codes.DRIVER_NOT_LOADED))
-    with pytest.raises(NvmlError):
-        desk.begin()
-    desk.ask()
-
-    assert not desk.begin()
-
-
-def test_a_process_that_begins_while_nvml_is_released_has_no_mark(desk):
-    desk.ask()
-    desk.begin()
-
-    assert not desk.mark.is_held()
-
-
-def test_a_process_that_begins_while_nvml_is_released_leaves_it_closed(desk):
-    desk.ask()
-
-    assert not desk.begin()
-    with running(desk, begin_open=False) as release:
-        assert (desk.is_closed, turns_away(release), desk.part.paused) == (True, True, True)
-
-
-def test_it_opens_nvml_when_nobody_asks_any_more(desk):
-    desk.ask()
-    desk.begin()
-    with running(desk, begin_open=False):
-        desk.withdraw()
-
-        assert (desk.opens(), until(lambda: desk.opened == 1)) == (True, True)
-
-
-def test_the_label_is_read_before_nvml_is_opened(desk):
-    desk.label("true")
-
-    assert not desk.begin()
-
-
-def test_a_node_that_is_not_there_asks_for_nothing(desk):
-    desk.kube.delete(NODES, NODE)
-
-    assert desk.begin()
 
 
 # The file

@@ -12,7 +12,8 @@ from tesela.cli.main import main
 from tesela.core.errors import NvmlTimeout
 from tesela.core.model import DRIVER_NAME
 from tesela.core.released import NOT_RELEASED, Source
-from tesela.edge.simulator.faults import Hang
+from tesela.edge.nvml import codes
+from tesela.edge.simulator.faults import Fault, Hang
 
 
 @pytest.fixture
@@ -66,6 +67,33 @@ def test_resume_returns_when_claims_are_prepared_again(desk):
 def test_resume_where_nobody_asked_has_nothing_to_wait_for(desk):
     with running(desk):
         assert (run(desk, "--resume", "--timeout", "0"), desk.store.path.exists()) == (0, False)
+
+
+def test_resume_tells_who_asks_again_meanwhile(desk, capsys):
+    with running(desk):
+        run(desk)
+        desk.machine.inject(Fault(function="init", code=codes.DRIVER_NOT_LOADED, times=None))
+        desk.inner.before_init = lambda: desk.ask("the next work")
+
+        code = run(desk, "--resume", "--timeout", "5")
+
+    assert (code, "again by alex (the next work)" in capsys.readouterr().err) == (1, True)
+
+
+def test_resume_waits_for_the_process_that_takes_the_place_of_one_with_an_old_library(desk):
+    with running(desk):
+        run(desk)
+        desk.machine.inject(Fault(function="init", code=codes.LIB_RM_VERSION_MISMATCH, times=None))
+        run(desk, "--resume", "--timeout", "0")
+        until(lambda: desk.failures)
+        said = desk.said().problem
+        desk.mark.hold()  # as the next one does before it opens NVML
+
+        code = run(desk, "--resume", "--timeout", "0")
+
+        desk.mark.drop()
+
+    assert (code, "does not match the loaded kernel module" in said) == (1, True)
 
 
 def test_the_reason_reaches_the_driver(desk):

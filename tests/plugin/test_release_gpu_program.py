@@ -38,6 +38,7 @@ class Node(Running):
         files.change(lambda released: released.without(Source.COMMAND))
         assert until(self.mark.is_held)
         assert until(lambda: self.devices() and not self.tainted("released"))
+        assert until(lambda: self.plugin.observers.events.is_open)  # what happens before that, nobody is told
 
     @property
     def mark(self):
@@ -164,7 +165,8 @@ def test_faults_are_seen_again_afterwards(node):
 def test_a_process_that_ends_meanwhile_ends_well_and_the_next_one_closes_nvml_again(node):
     node.release()
 
-    node.restart()  # with NVML open, as one does that has not read the file before
+    node.stop()
+    node.begin()  # with NVML open, as one does that has not read the file before
 
     assert until(lambda: not node.mark.is_held())
 

@@ -88,7 +88,7 @@ def _preview(args: argparse.Namespace, file: CheckpointFile) -> AdoptionReport |
     if not args.node_name:
         args.leaf.error("--node-name: give this node's name, which is that of its pool")
     nvml = WatchedNvml(open_nvml(args.nvml, args.driver_root_mount or Path("/")), timeout_s=_CALL_S)
-    with open_beside(get_state_dir(args)):
+    with open_beside(get_state_dir(args), nvml):
         nvml.init()
         try:
             return _preview_with(args, file, nvml)

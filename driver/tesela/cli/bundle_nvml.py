@@ -34,7 +34,7 @@ _FIELDS: Final = {
 def collect_nvml(state_dir: Path, open_nvml: Callable[[], Nvml], *, call_timeout_s: float, timeout_s: float) -> Part:
     """NVML's state of the node and of each GPU, those side by side; within `timeout_s` and a call's limit."""
     nvml = WatchedNvml(open_nvml(), timeout_s=call_timeout_s)
-    with open_beside(state_dir):
+    with open_beside(state_dir, nvml):
         nvml.init()
         try:
             return _look(nvml, timeout_s)

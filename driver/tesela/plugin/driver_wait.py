@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tesela.core.errors import NvmlError, StartError, TryAgain
+from tesela.core.errors import NvmlError, NvmlTimeout, StartError, TryAgain
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.library_file import LibraryFile
 from tesela.plugin.deadline import Deadline
@@ -64,11 +64,16 @@ def init_nvml(
                 raise StartError(cause) from error
             if library is not None and (changed := library.describe_change()):
                 raise StartError(f"{changed}, while it waited: {cause}; the next process loads the new one") from error
+            # What else is not to be had now, a full disk for one, says itself what it is.
+            is_driver = isinstance(error, NvmlError | NvmlTimeout)
             if not deadline.left_s:
-                raise StartError(f"gave up after {wait_s:.0f} s without a GPU driver: {cause}") from error
-            tell(f"it waits for the GPU driver: {cause}")
+                if is_driver:
+                    raise StartError(f"gave up after {wait_s:.0f} s without a GPU driver: {cause}") from error
+                raise StartError(f"gave up after {wait_s:.0f} s: {cause}") from error
+            awaited = " for the GPU driver" if is_driver else ""
+            tell(f"it waits{awaited}: {cause}")
             if said is None or not said.left_s:
-                log.warning("waiting for the GPU driver, %.0f s left: %s", deadline.left_s, cause)
+                log.warning("waiting%s, %.0f s left: %s", awaited, deadline.left_s, cause)
                 said = Deadline.after(_SAY_EVERY_S)
             stop.wait(min(_PERIOD_S, deadline.left_s))
         else:

@@ -168,12 +168,12 @@ def open_unless_released(nvml: WatchedNvml, files: ReleaseFiles) -> None:
     try:
         released = files.read()
         if not released.is_wanted:
-            nvml.init()
+            nvml.reopen()  # not `init`: a try before this one may have begun to release it
             return
         sentence = render_sentence(released, files.node_name)
-        nvml.release(sentence)
+        nvml.release(sentence)  # one before this one may have opened it too late
     finally:
-        if not nvml.is_open:
+        if not nvml.may_be_open:
             files.mark.drop()
     with contextlib.suppress(TryAgain):  # a full disk: the release goes on with it
         files.acknowledge()
@@ -265,7 +265,7 @@ class GpuRelease(LoopPart):
         asked = self._files.read()
         if asked.is_wanted:
             self.released = asked
-            if self._nvml.is_open or not self._sentence:
+            if self._nvml.may_be_open or not self._sentence:
                 return self._close()
             if not asked.closed_by:  # it could not be written then, or its request is another one by now
                 self._files.acknowledge()
@@ -313,16 +313,18 @@ class GpuRelease(LoopPart):
         library = self._library
         # Twice, as it takes two looks: who resumes is through with installing.
         if library is not None and (library.describe_change() or library.describe_change()):
-            self._files.change(lambda _: NOT_RELEASED)
-            self._fail(f"NVML is to be open again, and its library was replaced meanwhile: {_NEW_PROCESS}")
+            sentence = f"NVML is to be open again, and its library was replaced meanwhile: {_NEW_PROCESS}"
+            self._say(sentence)  # and the file stays for that one, which removes it once it has NVML open
+            self._fail(sentence)
             return self._times.turn_s
         try:
             self._files.mark.hold()
             self._nvml.reopen()
         except (NvmlError, TryAgain) as error:
-            self._files.mark.drop()
+            if not self._nvml.may_be_open:  # one that did not return in time may open it yet
+                self._files.mark.drop()
             if isinstance(error, NvmlError) and error.code == codes.LIB_RM_VERSION_MISMATCH:
-                self._files.change(lambda _: NOT_RELEASED)
+                self._say(f"libnvidia-ml.so.1 does not match the loaded kernel module: {_NEW_PROCESS}")
                 self._fail_by_mismatch(error)
             else:
                 self._note(f"NVML cannot be opened again yet: {error}")
@@ -330,7 +332,11 @@ class GpuRelease(LoopPart):
         if self._library is not None:
             self._library.note()
         log.warning("NVML is open again")
-        self._after_open()
+        try:
+            self._after_open()
+        except (NvmlError, TryAgain) as error:
+            self._note(f"NVML is open again, and cannot be used yet: {error}")
+            return self._times.retry_s
         with self._idle:
             self._sentence = ""
         self.released = NOT_RELEASED
@@ -344,14 +350,19 @@ class GpuRelease(LoopPart):
         if self._problem != problem:
             log.warning("NVML and the release of it: %s; tried again", problem)
         self._problem = problem
-        with contextlib.suppress(TryAgain, StateError):  # for whoever waits at a terminal; the log has it already
+        self._say(problem)
+
+    def _say(self, problem: str) -> None:
+        """For whoever waits at a terminal; the log has it already."""
+        with contextlib.suppress(TryAgain, StateError):
             self._files.change(lambda now: replace(now, problem=problem))
 
     def _fail_by_mismatch(self, error: NvmlError) -> None:
         self._fail(f"libnvidia-ml.so.1 does not match the loaded kernel module any more ({error}): {_NEW_PROCESS}")
 
     def _fail(self, sentence: str) -> None:
-        if not self._failed:
-            self._failed = True
+        with self._idle:  # calls on several GPUs may meet the mismatch at once
+            is_first, self._failed = not self._failed, True
+        if is_first:
             log.error("%s", sentence)
             self._on_failure(StartError(sentence))

@@ -79,9 +79,8 @@ class WatchedNvml:
         self._on_change: Callable[[], None] = lambda: None
         self._on_mismatch: Callable[[NvmlError], None] = lambda _error: None
         self._released = ""
-        self._inits = 0
-        self._waiting = 0
-        self._closing = False
+        self._inits = self._waiting = 0
+        self._unsure = self._closing = False
 
     def listen(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` whenever a GPU or the node becomes wedged or is so no longer; it must not block."""
@@ -107,7 +106,15 @@ class WatchedNvml:
         return stuck or len(self.wedged_gpus()) >= WEDGED_GPUS_THAT_WEDGE_THE_NODE
 
     def init(self) -> None:
-        self._watch(NODE, self._inner.init)
+        with self._counted(NODE, FUNCTIONS["init"]) as worker:
+            self._init(worker)
+
+    def _init(self, worker: Worker) -> None:
+        try:
+            self._observe(worker, FUNCTIONS["init"], self._inner.init)
+        except NvmlTimeout:
+            self._unsure = True
+            raise
         with self._lock:
             self._inits += 1
 
@@ -116,6 +123,11 @@ class WatchedNvml:
         """Whether NVML is initialized, and so holds the kernel module."""
         return self._inits > 0
 
+    @property
+    def may_be_open(self) -> bool:
+        """As `is_open`, and where an init or a shutdown was not seen to its end: until `release` has returned."""
+        return self._inits > 0 or self._unsure
+
     def release(self, sentence: str) -> None:
         """Close NVML, or never open it: every call raises NvmlReleased with `sentence` until `reopen`.
 
@@ -123,8 +135,9 @@ class WatchedNvml:
         """
         with self._lock:
             self._released = sentence
-            if not self._inits:
+            if not self.may_be_open:
                 return
+            self._unsure = True
         # Until NVML says that it is closed: an init or a shutdown that returned too late has done its work too.
         for _ in range(_MOST_INITS):
             try:
@@ -134,17 +147,15 @@ class WatchedNvml:
                     raise
                 break
         with self._lock:
-            self._inits = 0
+            self._inits, self._unsure = 0, False
         self._stop_waiters_of_the_last()
 
     def reopen(self) -> None:
-        """nvmlInit after `release`; calls go through again. Errors as `init`: then NVML stays closed."""
+        """nvmlInit, after `release` too; calls go through again. Errors as `init`: then they do not."""
         if not self._inits:
             with self._quiet:
                 worker = self._worker(NODE)
-            worker.run(FUNCTIONS["init"], self._inner.init, self._timeout_s)
-            with self._lock:
-                self._inits += 1
+            self._init(worker)
         self._released = ""
 
     def shutdown(self) -> None:
@@ -351,17 +362,20 @@ class WatchedNvml:
 
     def _run(self, key: str, function: str, call: Callable[[Worker], R]) -> R:
         with self._counted(key, function) as worker:
-            code: int | None = None
-            began_s = time.perf_counter()
-            try:
-                result = worker.run(function, partial(call, worker), self._timeout_s)
-                code = codes.SUCCESS
-                return result
-            except NvmlError as error:
-                code = error.code
-                raise
-            finally:
-                self._telemetry.observe_nvml_call(function, code, time.perf_counter() - began_s)
+            return self._observe(worker, function, partial(call, worker))
+
+    def _observe(self, worker: Worker, function: str, call: Callable[[], R]) -> R:
+        code: int | None = None
+        began_s = time.perf_counter()
+        try:
+            result = worker.run(function, call, self._timeout_s)
+            code = codes.SUCCESS
+            return result
+        except NvmlError as error:
+            code = error.code
+            raise
+        finally:
+            self._telemetry.observe_nvml_call(function, code, time.perf_counter() - began_s)
 
     @contextmanager
     def _counted(self, key: str, function: str) -> Iterator[Worker]:

@@ -17,6 +17,7 @@ from typing import Final
 from tesela.core.errors import NvmlReleased, StateError, TryAgain
 from tesela.core.released import NOT_RELEASED, Released
 from tesela.edge.documents.released import decode_released, encode_released
+from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.files import Fsync, explain, keep_copy, make_folder, read_file, remove_file, write_file
 from tesela.edge.store.flock import try_flock
 from tesela.edge.store.locks import FileLocks
@@ -48,6 +49,15 @@ class ReleasedStore:
             remove_file(self._path, synced=True, fsync=self._fsync)
         else:
             write_file(self._path, encode_released(released), mode=0o600, synced=True, fsync=self._fsync)
+
+    def withdraw(self, left: Released) -> None:
+        """Writes what is `left` of it; a full disk takes nothing, and lets the file go where nobody asks any more."""
+        try:
+            self.write(left)
+        except TryAgain:
+            if left.is_wanted:
+                raise
+            self.write(NOT_RELEASED)
 
     def set_aside(self) -> Path | None:
         """Keeps a damaged file's bytes as `aside/released.<n>.json` and returns that. It stays until it is written."""
@@ -98,10 +108,11 @@ class OpenMark:
 
 
 @contextlib.contextmanager
-def open_beside(state_dir: Path) -> Iterator[None]:
-    """Around what a command does with NVML of its own, beside the driver. NvmlReleased: it may not be opened now.
+def open_beside(state_dir: Path, nvml: WatchedNvml) -> Iterator[None]:
+    """Around what a command does with `nvml`, its own, beside the driver. NvmlReleased: it may not be opened now.
 
-    TryAgain or StateError: it cannot be said that it is open.
+    One that cannot be closed again has its mark until the command ends. TryAgain or StateError: it cannot be said that
+    it is open.
     """
     store, folder = ReleasedStore(state_dir), FileLocks(state_dir).folder
     mark = OpenMark(folder)
@@ -112,7 +123,8 @@ def open_beside(state_dir: Path) -> Iterator[None]:
             raise NvmlReleased(f"NVML is released for maintenance ({store.path}), so it was not opened")
         yield
     finally:
-        mark.drop()
+        if not nvml.may_be_open:
+            mark.drop()
 
 
 def _is_wanted(store: ReleasedStore) -> bool:
