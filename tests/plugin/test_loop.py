@@ -135,6 +135,22 @@ def test_before_its_start_nothing_is_wrong():
     assert Loop("x", lambda: 60.0).find_fault() is None
 
 
+def test_while_it_begins_nothing_is_wrong():
+    loop, seen = Loop("x", lambda: LONG_S), []
+
+    class Asking(threading.Event):
+        """Set by a thread that has begun, and lives from then on."""
+
+        def set(self):
+            seen.append(loop.find_fault())
+            super().set()
+
+    loop._thread._started = Asking()
+    loop.start()
+
+    assert (seen, loop.stop(10)) == ([None], True)
+
+
 def test_while_it_works_nothing_is_wrong(started):
     assert started().loop.find_fault() is None
 

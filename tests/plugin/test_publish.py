@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -354,6 +356,23 @@ def test_stopping_leaves_the_slices_and_gives_the_lock_back():
         assert bench.publisher.published.wait(10)
 
     assert (is_complete(bench.slices, NODE), bench.lock.held) == (True, False)
+
+
+def test_while_it_begins_nothing_is_wrong():
+    bench, seen = Bench(), []
+
+    def ask(frame, event, _argument):
+        if (event, frame.f_code) == ("call", threading.Thread.start.__code__):
+            seen.append(bench.publisher.find_fault())
+
+    sys.setprofile(ask)  # asked between the two threads that it starts, too, as a probe may be
+    try:
+        with running(bench):
+            sys.setprofile(None)
+    finally:
+        sys.setprofile(None)
+
+    assert seen == [None] * 2
 
 
 def test_an_unexpected_error_does_not_end_the_publisher(caplog):

@@ -49,7 +49,7 @@ class Loop:
         self._longest_turn_s = longest_turn_s
         self._began_s: float | None = None
         self._changed = threading.Condition()
-        self._stopped = self._paused = self._woken = self._in_turn = False
+        self._has_begun = self._stopped = self._paused = self._woken = self._in_turn = False
         self._last_problem = ""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -62,13 +62,16 @@ class Loop:
         """Begin; nothing where it has begun."""
         if self._thread.ident is None:
             self._thread.start()
+            self._has_begun = True  # only now: a thread has a number before it counts as alive
 
     def find_fault(self) -> str | None:
         """What keeps it from working for good, as a sentence; None before the start and after a stop."""
-        began_s = self._began_s
-        if self._stopped or self._thread.ident is None:
+        if not self._has_begun:
             return None
-        if not self._thread.is_alive():
+        began_s, lives = self._began_s, self._thread.is_alive()
+        if self._stopped:  # asked last: one that ends meanwhile by a stop is no fault
+            return None
+        if not lives:
             return f"the thread {self._name} has ended"
         if began_s is not None and (took_s := time.monotonic() - began_s) > self._longest_turn_s:
             return f"the thread {self._name} has been at one turn for {took_s:.0f} s"

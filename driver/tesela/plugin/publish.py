@@ -127,9 +127,9 @@ class Publisher:
 
     def find_fault(self) -> str | None:
         """What keeps it from working for good, as a sentence; None while all is well or once it was stopped."""
-        if self._stop.is_set():
-            return None
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        if self._stop.is_set():  # asked last: one that ends meanwhile by a stop is no fault
+            return None
         return f"the thread {dead[0]} has ended" if dead else None
 
     def listen(self, on_held: Callable[[], None]) -> None:
@@ -139,12 +139,13 @@ class Publisher:
     def start(self) -> None:
         """Starts publishing in the background."""
         self.wake("start")
-        self._threads = (
+        threads = (
             threading.Thread(target=self._publish_until_stopped, name="publisher", daemon=True),
             threading.Thread(target=self._watch_until_stopped, name="publisher-watch", daemon=True),
         )
-        for thread in self._threads:
+        for thread in threads:
             thread.start()
+        self._threads = threads  # only now: one that has not begun would be taken for one that has ended
 
     def wake(self, reason: str) -> None:
         """Something changed: the next round comes at once. Costs nothing, from any thread."""
