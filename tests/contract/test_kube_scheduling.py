@@ -179,6 +179,23 @@ def test_a_shared_claim_is_freed_after_the_last(control):
     assert (kept, control.claims()[0]["status"]) == (True, {})
 
 
+def test_a_pod_that_comes_in_the_middle_of_a_look_keeps_what_it_reserved(control):
+    control.cluster.create(RESOURCE_CLAIMS, claim("shared"))
+    peek, has_come = control.cluster.peek, []
+
+    def come(resource):
+        seen = peek(resource)
+        if not has_come:
+            has_come.append(True)
+            create_sharing(control, "a", "shared")
+            control.scheduler.sync()
+        return seen
+
+    control.cluster.peek = come
+    control.controller.sync()
+    assert (has_come, control.devices_of("a")) == ([True], ["gpu-0"])
+
+
 def test_a_freed_claim_loses_its_protection(control):
     control.cluster.create(RESOURCE_CLAIMS, claim("shared"))
     create_sharing(control, "a", "shared")

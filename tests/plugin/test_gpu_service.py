@@ -55,6 +55,7 @@ class Cluster:
         self.kubeconfig = str(self.server.write_kubeconfig(folder / "kubeconfig"))
         self.control = Control(self.kube)
         self.eviction = TaintEviction(self.kube)
+        self._turn = threading.Lock()  # as leader election: two controllers would make two claims for one pod
 
     def run(self, verb, *arguments):
         return main(["gpu", verb, "--kubeconfig", self.kubeconfig, *arguments])
@@ -64,7 +65,8 @@ class Cluster:
         self.kube.create(RESOURCE_CLAIM_TEMPLATES, template(name, [request(**more)]))
         claims = [{"name": "gpu", "resourceClaimTemplateName": name}]
         self.kube.create(PODS, pod(name, resourceClaims=claims))
-        self.control.settle()
+        with self._turn:
+            self.control.settle()
 
     def effects(self):
         rules = self.kube.list(DEVICE_TAINT_RULES).items
@@ -76,11 +78,12 @@ class Cluster:
 
         def work():
             while not stop.wait(0.02):
-                self.eviction.sync()
-                for one in self.kube.list(PODS).items:
-                    if ending and one["metadata"].get("deletionTimestamp"):
-                        self.kube.delete(PODS, one["metadata"]["name"], NAMESPACE, grace_period_s=0)
-                self.control.controller.sync()
+                with self._turn:
+                    self.eviction.sync()
+                    for one in self.kube.list(PODS).items:
+                        if ending and one["metadata"].get("deletionTimestamp"):
+                            self.kube.delete(PODS, one["metadata"]["name"], NAMESPACE, grace_period_s=0)
+                    self.control.controller.sync()
 
         thread = threading.Thread(target=work)
         thread.start()

@@ -33,13 +33,14 @@ class ClaimController:
 
     def sync(self) -> None:
         """Creates missing claims, then frees and deletes those whose pods are done."""
-        pods = self._cluster.peek(PODS)
+        # Claims first: whoever has one reserved by now is among the pods of a later look, or has gone.
+        claims, pods = self._cluster.peek(RESOURCE_CLAIMS), self._cluster.peek(PODS)
         for pod in pods:
             if not is_finished(pod) and not pod["metadata"].get("deletionTimestamp"):
                 self._create_missing(pod)
         users = {pod["metadata"]["uid"] for pod in pods if not is_finished(pod)}
         finished = [pod for pod in pods if is_finished(pod)]
-        for claim in self._cluster.peek(RESOURCE_CLAIMS):
+        for claim in claims:
             self._free(claim, users)
             if any(is_owned_by(claim, pod) for pod in finished) and not claim["metadata"].get("deletionTimestamp"):
                 self._delete(claim)
