@@ -11,13 +11,16 @@ from polling import until
 from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import Placement
 from tesela.edge.nvml import codes
-from tesela.edge.nvml.watchdog import together
+from tesela.edge.nvml.watchdog import WatchedNvml, together
 from tesela.edge.nvml.worker import LIMITS_IN_LINE
 from tesela.edge.simulator.faults import Fault, Hang, Latency
 from tesela.edge.simulator.nvml import SimulatedNvml
 
 GPUS = "a100-40gb:mig*2"
 ONE_G = 19
+QUICK_S = LIMIT_S / 4
+"""A call that is slow, and far from its limit on a busy machine too."""
+PATIENT_S = 30.0
 
 
 def listen_to_threads(machine) -> set[int]:
@@ -26,12 +29,16 @@ def listen_to_threads(machine) -> set[int]:
     return seen
 
 
-def make_two(nvml, gpu) -> Callable[[], None]:
+def make(nvml, gpu, count: int) -> Callable[[], None]:
     def work() -> None:
-        for start in (0, 1):
+        for start in range(count):
             nvml.create_gpu_instance(gpu, ONE_G, Placement(start=start, size=1))
 
     return work
+
+
+def make_two(nvml, gpu) -> Callable[[], None]:
+    return make(nvml, gpu, 2)
 
 
 def test_the_result_comes_back(nvml):
@@ -62,9 +69,9 @@ def test_together_within_together_is_one(nvml):
 
 def test_each_call_has_the_whole_limit(machine, nvml):
     gpu = nvml.get_uuid(0)
-    machine.inject(Latency(function="create_gpu_instance", seconds=LIMIT_S * 0.7))
-    nvml.together(gpu, make_two(nvml, gpu))
-    assert len(nvml.get_gpu_instances(gpu, ONE_G)) == 2
+    machine.inject(Latency(function="create_gpu_instance", seconds=QUICK_S))
+    nvml.together(gpu, make(nvml, gpu, 6))
+    assert len(nvml.get_gpu_instances(gpu, ONE_G)) == 6
 
 
 def test_the_call_that_does_not_return_is_named(machine, nvml):
@@ -97,8 +104,8 @@ def test_a_call_that_came_back_too_late_is_told_as_what_it_did(machine, nvml, ca
 
 def test_who_waits_behind_a_step_that_gets_on_is_served(machine, nvml):
     gpu = nvml.get_uuid(0)
-    machine.inject(Latency(function="create_gpu_instance", seconds=LIMIT_S * 0.7))
-    step = threading.Thread(target=lambda: nvml.together(gpu, make_two(nvml, gpu)))
+    machine.inject(Latency(function="create_gpu_instance", seconds=QUICK_S))
+    step = threading.Thread(target=lambda: nvml.together(gpu, make(nvml, gpu, 6)))
     step.start()
     assert until(machine.list_calls, timeout_s=5)
     assert nvml.get_index(gpu) == 0
@@ -107,12 +114,11 @@ def test_who_waits_behind_a_step_that_gets_on_is_served(machine, nvml):
 
 def test_nobody_waits_in_line_for_ever(machine, nvml):
     gpu = nvml.get_uuid(0)
-    machine.inject(Latency(function="create_gpu_instance", seconds=LIMIT_S * 0.9))
-    starts = range(LIMITS_IN_LINE + 2)
+    machine.inject(Latency(function="get_name", seconds=QUICK_S))
 
     def work() -> None:
-        for start in starts:
-            nvml.create_gpu_instance(gpu, ONE_G, Placement(start=start, size=1))
+        for _ in range(round((LIMITS_IN_LINE + 2) * LIMIT_S / QUICK_S)):
+            nvml.get_name(gpu)
 
     step = threading.Thread(target=lambda: nvml.together(gpu, work))
     step.start()
@@ -122,9 +128,16 @@ def test_nobody_waits_in_line_for_ever(machine, nvml):
     step.join()
 
 
-def test_a_step_ends_when_nvml_is_being_shut_down(machine, nvml):
+def test_a_step_ends_when_nvml_is_being_shut_down(machine, inner):
+    nvml = WatchedNvml(inner, timeout_s=PATIENT_S)
+    nvml.init()
     gpu = nvml.get_uuid(0)
     failed: list[NvmlError] = []
+    has_begun = threading.Event()
+
+    def stay_until_then(_function: str, _phase: str) -> None:
+        has_begun.set()
+        until(lambda: nvml._closing)
 
     def step() -> None:
         try:
@@ -132,10 +145,10 @@ def test_a_step_ends_when_nvml_is_being_shut_down(machine, nvml):
         except NvmlError as error:
             failed.append(error)
 
-    machine.inject(Latency(function="create_gpu_instance", seconds=LIMIT_S / 2))
+    machine.on_call.append(stay_until_then)
     thread = threading.Thread(target=step)
     thread.start()
-    assert until(machine.list_calls, timeout_s=5)
+    assert has_begun.wait(PATIENT_S)
     nvml.shutdown()
     thread.join()
     assert [error.code for error in failed] == [codes.UNINITIALIZED]

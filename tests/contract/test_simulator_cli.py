@@ -152,10 +152,11 @@ def test_a_fault_that_no_call_could_meet_is_refused(server, capsys, words, probl
 def stuck(server):
     """A call that hangs and whose client has gone."""
     server.machine.inject(Hang(function="create_gpu_instance"))
-    nvml = RemoteNvml(server.path, timeout_s=0.2)
+    gpu = server.machine.gpu("0").uuid
+    nvml = RemoteNvml(server.path, timeout_s=1)
     nvml.init()
     with pytest.raises(NvmlError):
-        nvml.create_gpu_instance(nvml.get_uuid(0), 19, Placement(start=0, size=1))
+        nvml.create_gpu_instance(gpu, 19, Placement(start=0, size=1))
     nvml.shutdown()
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from polling import until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from tesela.core.model import Refusal
@@ -287,9 +288,10 @@ def test_a_hung_call_shows_and_the_scrape_goes_on(short_path):
 def test_memory_of_a_whole_gpu_is_labelled_by_its_claim(program):
     program.prepare("one", "gpu-1")
 
-    used = program.values("tesela_partition_memory_used_bytes")
+    def list_used():  # a scrape waits for NVML for a second, and tells nothing then
+        return set(program.values("tesela_partition_memory_used_bytes"))
 
-    assert set(used) == {("gpu-1", program.world.uuid(1), "", "default", "one")}
+    assert until(lambda: list_used() == {("gpu-1", program.world.uuid(1), "", "default", "one")})
 
 
 def test_an_ended_claim_leaves_no_series(program):

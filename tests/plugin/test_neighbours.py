@@ -123,6 +123,7 @@ def test_each_time_that_it_is_away_is_counted_from_its_own_beginning(build, kube
         kube.allocatable = {GPU: count}
         neighbours.look()
     began = until(lambda: time.monotonic() - neighbours.registration.since_s > 0.3)  # longer than the first time lasts
+    neighbours.offer.linger_s = 3600
     kube.allocatable = {GPU: "0"}
     neighbours.look()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tesela.core.errors import NvmlError, NvmlTimeout
@@ -14,16 +15,25 @@ from tesela.edge.store.locks import hold
 from tesela.edge.store.roster import RosterStore
 
 WATCHDOG_S = 1.0
+PATIENT_S = 30.0
 
 
-def watch(ports):
+def watch(ports, timeout_s=WATCHDOG_S):
     """The driver's NVML stands under a watchdog, as in the running program."""
-    return replace(ports, nvml=WatchedNvml(ports.nvml, timeout_s=WATCHDOG_S))
+    return replace(ports, nvml=WatchedNvml(ports.nvml, timeout_s=timeout_s))
 
 
 @pytest.fixture
 def watched(build):
     world = build("h100-80gb:mig*3", wrap=watch)
+    yield world
+    world.machine.release()
+
+
+@pytest.fixture
+def patient(build):
+    """The same, whose watchdog waits longer than any test: a call hangs until the machine is released."""
+    world = build("h100-80gb:mig*3", wrap=partial(watch, timeout_s=PATIENT_S))
     yield world
     world.machine.release()
 
@@ -96,18 +106,19 @@ def test_a_sentence_of_the_watchdog_speaks_of_no_claim(watched):
 # After a module reload every GPU's generation rises
 
 
-def test_a_prepare_waits_for_no_gpu_that_hangs_in_the_look(watched):
+def test_a_prepare_waits_for_no_gpu_that_hangs_in_the_look(patient):
     """The look stays inside GPU 0 while GPU 2 is prepared, with the generation that the reload asks for."""
-    watched.reload_module()
-    watched.machine.inject(Hang(function="get_name", gpu=watched.uuid(0)))
-    look = threading.Thread(target=watched.node.lookout.refresh)
+    patient.reload_module()
+    patient.machine.inject(Hang(function="get_name", gpu=patient.uuid(0)))
+    look = threading.Thread(target=patient.node.lookout.refresh)
     look.start()
-    watched.machine.wait_for_hung_calls(1, timeout_s=5)
+    assert patient.machine.wait_for_hung_calls(1, timeout_s=PATIENT_S)
 
-    record = watched.serve(watched.claim("a", watched.partition(2, "1g.10gb", 0)))
+    record = patient.serve(patient.claim("a", patient.partition(2, "1g.10gb", 0)))
 
     still_looking = look.is_alive()
-    look.join(10)
+    patient.machine.release()
+    look.join(PATIENT_S)
     assert (still_looking, record.devices[0].generation) == (True, 2)
 
 
@@ -120,22 +131,23 @@ def test_a_prepare_asks_no_other_gpu_after_a_reload(watched):
     assert (record.devices[0].generation, watched.node.nvml.wedged_gpus()) == (2, frozenset())
 
 
-def test_an_unprepare_waits_for_no_gpu_that_hangs_in_the_second_look(watched):
+def test_an_unprepare_waits_for_no_gpu_that_hangs_in_the_second_look(patient):
     """Partitions of three GPUs are gone; the second look hangs at the last GPU, whose lock alone it holds then."""
-    refs = [watched.claim(f"c{number}", watched.partition(number, "1g.10gb", 0)) for number in range(3)]
+    refs = [patient.claim(f"c{number}", patient.partition(number, "1g.10gb", 0)) for number in range(3)]
     for ref in refs:
-        watched.serve(ref)
-    numbers = sorted(range(3), key=watched.uuid)
-    watched.reload_module()  # which leaves MIG mode off, so that a first look asks for no instances
-    watched.machine.inject(Hang(function="get_gpu_instances", gpu=watched.uuid(numbers[-1])))
-    look = threading.Thread(target=watched.node.lookout.refresh)
+        patient.serve(ref)
+    numbers = sorted(range(3), key=patient.uuid)
+    patient.reload_module()  # which leaves MIG mode off, so that a first look asks for no instances
+    patient.machine.inject(Hang(function="get_gpu_instances", gpu=patient.uuid(numbers[-1])))
+    look = threading.Thread(target=patient.node.lookout.refresh)
     look.start()
-    watched.machine.wait_for_hung_calls(1, timeout_s=5)
+    assert patient.machine.wait_for_hung_calls(1, timeout_s=PATIENT_S)
 
-    answers = [watched.unprepare(refs[number]) for number in numbers[:-1]]
+    answers = [patient.unprepare(refs[number]) for number in numbers[:-1]]
 
     still_looking = look.is_alive()
-    look.join(10)
+    patient.machine.release()
+    look.join(PATIENT_S)
     assert (still_looking, answers) == (True, [None, None])
 
 

@@ -16,7 +16,7 @@ from tesela.edge.store.sweep import SweepStore
 from tesela.plugin.recover import Recovery
 from tesela.plugin.sweep import Sweeper
 
-WATCHDOG_S = 0.2
+WATCHDOG_S = 1.0
 CALLS = ["create_gpu_instance", "create_compute_instance"]
 
 

@@ -193,8 +193,10 @@ def test_the_program_serves_until_it_is_told_to_end(pair, tmp_path):
     cluster = EmbeddedCluster()
     api = ApiServer(cluster)
     kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    kept = socket.socket()  # nobody else gets its port; who binds it likewise may listen there
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port = kept.getsockname()[1]
     files = [f"--tls-cert-file={pair.certificate}", f"--tls-private-key-file={pair.key}"]
     told = [*files, f"--port={port}", "--address=127.0.0.1", f"--kubeconfig={kubeconfig}"]
     program = subprocess.Popen([sys.executable, "-c", COMMAND, "admission", *told], stderr=subprocess.DEVNULL)
@@ -206,6 +208,7 @@ def test_the_program_serves_until_it_is_told_to_end(pair, tmp_path):
     finally:
         program.kill()
         program.wait()
+        kept.close()
         api.close()
         cluster.close()
 

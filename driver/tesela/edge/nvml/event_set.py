@@ -36,10 +36,12 @@ class SlicedEventSet:
         free: Callable[[], None],
         *,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wait_slice = wait_slice
         self._free = free
         self._close_timeout_s = close_timeout_s
+        self._clock = clock
         self._freeing = threading.Lock()
         self._freed = False
         self._left = threading.Condition()
@@ -56,7 +58,7 @@ class SlicedEventSet:
                 raise NvmlError(codes.IN_USE, _FUNCTION, "another thread waits on this event set")
             self._waiting = True
         try:
-            return self._wait_in_slices(time.monotonic() + timeout_s)
+            return self._wait_in_slices(self._clock() + timeout_s)
         finally:
             with self._left:
                 self._waiting = False
@@ -85,12 +87,12 @@ class SlicedEventSet:
 
     def _wait_in_slices(self, end_s: float) -> NvmlEvent | None:
         while True:
-            now_s = time.monotonic()
+            now_s = self._clock()
             slice_s = min(max(end_s - now_s, 0.0), SLICE_S)
             event = self._wait_slice(slice_s)
-            if event is not None or self._closed or time.monotonic() >= end_s:
+            if event is not None or self._closed or self._clock() >= end_s:
                 return event
-            early_s = now_s + slice_s - time.monotonic()
+            early_s = now_s + slice_s - self._clock()
             if early_s > 0:
                 with self._left:
                     self._left.wait_for(lambda: self._closed, min(early_s, _BREATH_S))
