@@ -151,7 +151,7 @@ def test_a_template_from_before_the_policy_says_so_on_its_pod(cluster: Cluster, 
         namespace.apply(render_template("old", render_claim_spec([WHOLE], config=[BAD])))
     namespace.apply(render_pod("wrong", templates={"gpu": "old"}))
 
-    assert SENTENCE in namespace.wait_event("wrong", "FailedResourceClaimCreation")
+    namespace.wait_event("wrong", "FailedResourceClaimCreation", SENTENCE)
 
 
 def test_where_other_nodes_take_such_configs_a_warning_can_be_all(cluster: Cluster, namespace: Namespace) -> None:

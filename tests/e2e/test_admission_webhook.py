@@ -104,6 +104,7 @@ def test_without_a_webhook_that_answers_objects_pass(webhook: Webhook, namespace
     namespace.apply(render_claim("passes", render_claim_spec([PARTITION], config=[WRONG])))
     counters = webhook.cluster.kubectl("get", "--raw", "/metrics")
     webhook.scale(2)
+    wait_until("the API server asks the webhook again", lambda: is_asked(webhook.cluster), timeout_s=30)
 
     assert 'apiserver_admission_webhook_fail_open_count{name="configs.admission.gpu.nvidia.com"' in counters
 
@@ -115,10 +116,11 @@ def test_an_update_of_the_webhook_lets_nothing_wrong_pass(webhook: Webhook) -> N
     def is_updated() -> bool:
         answers.append(is_asked(webhook.cluster))
         said = webhook.cluster.kubectl("-n", "tesela", "get", "deployment", "tesela-admission", "-o", "json")
-        status = json.loads(said)["status"]
-        return status.get("updatedReplicas") == status.get("replicas") == status.get("readyReplicas") == 2 and (
-            len(webhook.list_pods()) == 2
-        )
+        deployment = json.loads(said)
+        status, generation = deployment["status"], deployment["metadata"]["generation"]
+        counts = [status.get(name, 0) for name in ("updatedReplicas", "replicas", "readyReplicas")]
+        # of before the restart, until the controller has seen it
+        return status.get("observedGeneration") == generation and [*counts, len(webhook.list_pods())] == [2] * 4
 
     wait_until("the webhook is updated", is_updated, timeout_s=120)
 

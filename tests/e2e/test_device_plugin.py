@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.harness.cluster import Cluster
+from e2e.harness.cluster import NODE, Cluster
 from e2e.harness.device_plugin import DevicePlugin
 from e2e.harness.driver import list_devices
 from e2e.harness.node import Node
@@ -19,6 +19,7 @@ from e2e.harness.pods import (
     render_template,
 )
 from e2e.harness.processes import wait_until
+from tesela.edge.kube.port import NODES
 
 GPUS = "a30*2"
 ARGUMENTS = ("--beside-device-plugin",)
@@ -37,12 +38,17 @@ def list_tainted(node: Node) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def plugin(cluster: Cluster, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevicePlugin]:
-    """It offers GPU 0 twice, as with time slicing."""
+    """It offers GPU 0 twice, as with time slicing. Gone from the Node at the end, whose word the next driver takes."""
     uuid = next(iter(node.simulator.list_gpus()))
     scratch: Path = tmp_path_factory.mktemp("protocol")
     plugin = DevicePlugin(cluster, scratch, SHARED, f"{uuid}::0", f"{uuid}::1")
     yield plugin
     plugin.close()
+
+    def is_withdrawn() -> bool:
+        return bool(cluster.kube.get(NODES, NODE)["status"]["allocatable"][SHARED] == "0")
+
+    wait_until("the Node tells that it went", is_withdrawn, timeout_s=NOTICED_S)
 
 
 def test_a_claim_gets_no_gpu_that_a_device_plugin_gave_until_that_is_over(

@@ -112,9 +112,14 @@ def generous_rights(cluster: Cluster) -> Iterator[None]:
         | {"roleRef": role, "subjects": [subject]},
     )
     cluster.apply(*objects)
-    wait_until("the rights are known", lambda: _may(cluster, "patch", f"resourceclaims/binding.{_DRA}"), timeout_s=20)
+
+    def are_known() -> bool:
+        return _may(cluster, "patch", f"resourceclaims/binding.{_DRA}")
+
+    wait_until("the rights are known", are_known, timeout_s=20)
     yield
     cluster.kubectl("delete", "clusterrolebinding,clusterrole", "generous")
+    wait_until("the rights are gone", lambda: not are_known(), timeout_s=20)
 
 
 @pytest.fixture

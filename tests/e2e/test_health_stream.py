@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from e2e.harness.cluster import NODE, Cluster
+from e2e.harness.driver import is_pool_complete, list_devices
 from e2e.harness.node import Node
 from e2e.harness.other_driver import DEVICE, OtherDriver
 from e2e.harness.pods import Namespace, render_claim_spec, render_pod, render_request, render_template
@@ -36,6 +37,11 @@ def wait_for_health(work: Namespace, name: str, health: str, *, timeout_s: float
         timeout_s=timeout_s,
     )
     return str(read_health(work, name)[0].get("message", ""))
+
+
+def is_well(node: Node) -> bool:
+    """Whether the whole pool is published without a taint: the driver sees a reset up to ten seconds later."""
+    return is_pool_complete(node.cluster) and not any(one.get("taints") for one in list_devices(node.cluster).values())
 
 
 @pytest.fixture
@@ -116,6 +122,7 @@ def test_health_is_told_again_after_a_restart_of_the_kubelet(node: Node, work: N
 
 
 def test_claims_are_prepared_while_health_changes_all_the_time(node: Node, work: Namespace) -> None:
+    wait_until("what the tests before broke is well", lambda: is_well(node), timeout_s=60)
     work.apply(SMALL)
     names = [f"pod-{number}" for number in range(6)]
     for number, name in enumerate(names):

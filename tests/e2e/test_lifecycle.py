@@ -52,12 +52,10 @@ def test_a_prepare_that_fails_once_is_tried_again(node: Node, faulty: Namespace)
 def test_a_prepare_that_hangs_keeps_the_pod_waiting_and_says_so(node: Node, faulty: Namespace) -> None:
     node.simulator.run("hang", CREATE)
     faulty.apply(ONE, pod("patient"))
-    message = faulty.wait_event("patient", FAILED)
+    faulty.wait_event("patient", FAILED, CREATE)
     node.simulator.run("release")
 
     faulty.wait_running("patient", timeout_s=120)
-
-    assert CREATE in message
 
 
 def test_an_unprepare_that_fails_is_tried_until_it_succeeds(node: Node, faulty: Namespace) -> None:
@@ -88,7 +86,8 @@ def test_an_unprepare_is_tried_again_after_a_kubelet_s_restart(node: Node, fault
     faulty.wait_running("sticky")
     node.simulator.run("fail", DESTROY, "UNKNOWN", "--forever")
     faulty.delete("sticky")
-    wait_until("the driver has failed", lambda: "sticky" in node.driver.process.tail(matching=DESTROY), timeout_s=30)
+    claim = f"{faulty.name}/sticky-gpu"  # another test has a pod of this name
+    wait_until("the driver has failed", lambda: claim in node.driver.process.tail(matching=DESTROY), timeout_s=30)
     node.cluster.stop_kubelet()
     node.simulator.run("release")
 

@@ -64,14 +64,14 @@ class Scene:
 
     def wait_series(self, expression: str) -> list[dict[str, str]]:
         """Until the query has series; their labels."""
-        wait_until(f"{expression} returns data", lambda: self.prometheus.query(expression), timeout_s=SEEN_S)
-        return [one["metric"] for one in self.prometheus.query(expression)]
+        found: list[Json] = []
 
-    def get_value(self, expression: str) -> float:
-        """The value of the one series."""
-        self.wait_series(expression)
-        (one,) = self.prometheus.query(expression)
-        return float(one["value"][1])
+        def is_found() -> bool:
+            found[:] = self.prometheus.query(expression)
+            return bool(found)
+
+        wait_until(f"{expression} returns data", is_found, timeout_s=SEEN_S)
+        return [one["metric"] for one in found]
 
 
 def work_on(node: Node) -> None:
@@ -160,16 +160,18 @@ def test_memory_and_activity_are_told_by_claim(scene: Scene, claim: str, gpu: st
 
 
 def test_memory_is_what_the_processes_hold(scene: Scene) -> None:
-    assert scene.get_value('tesela_partition_memory_used_bytes{claim="small"}') == 1024 << 20
+    assert scene.wait_series(f'tesela_partition_memory_used_bytes{{claim="small"}} == {1024 << 20}')
 
 
 def test_memory_of_a_whole_gpu_has_what_its_driver_keeps_beside(scene: Scene) -> None:
     """As nvmlDeviceGetMemoryInfo tells it."""
-    assert 2048 << 20 < scene.get_value('tesela_partition_memory_used_bytes{claim="big"}') < 3072 << 20
+    used = 'tesela_partition_memory_used_bytes{claim="big"}'
+
+    assert scene.wait_series(f"{used} > {2048 << 20} < {3072 << 20}")
 
 
 def test_a_busy_partition_shows_its_activity(scene: Scene) -> None:
-    assert scene.get_value('tesela_sm_activity_ratio{claim="small"} > 0') <= 1
+    assert scene.wait_series('tesela_sm_activity_ratio{claim="small"} > 0 <= 1')
 
 
 def test_the_failed_prepare_is_counted_by_its_cause(scene: Scene) -> None:

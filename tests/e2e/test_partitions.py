@@ -14,6 +14,7 @@ from e2e.harness.pods import (
     render_request,
     render_template,
 )
+from e2e.harness.processes import wait_until
 from tesela.edge.kube.port import Json
 
 GPUS = "h100-80gb*2"
@@ -251,7 +252,7 @@ def test_a_restarting_container_keeps_its_partition(node: Node, work: Namespace)
     work.wait_restarted("again")
 
     (seen,) = node.simulator.list_partitions()
-    assert seen.uuid in work.logs("again")
+    wait_until("the container that started again says it", lambda: seen.uuid in work.logs("again"), timeout_s=30)
 
 
 def test_admin_access_sees_a_free_gpu_and_changes_nothing(node: Node, work: Namespace) -> None:

@@ -38,7 +38,7 @@ def test_a_profile_that_no_gpu_has_waits(work: Namespace) -> None:
     work.apply(render_template("odd", render_claim_spec([render_request("core", profile="9g.99gb")])))
     work.apply(render_pod("patient", templates={"gpu": "odd"}))
 
-    assert "cannot allocate all claims" in work.wait_unschedulable("patient")
+    work.wait_unschedulable("patient", "cannot allocate all claims")
 
 
 @pytest.mark.parametrize(

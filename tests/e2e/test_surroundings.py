@@ -65,13 +65,16 @@ def stopped(node: Node) -> Iterator[Node]:
 
 
 def test_a_driver_of_the_same_name_is_waited_for_until_it_goes(stopped: Node) -> None:
-    process = stopped.driver.process
     with closing(Namesake(stopped.cluster.kubelet_folder / "plugins_registry")):
         stopped.driver.begin()
         process = stopped.driver.process
         wait_until("it says so", lambda: process.tail(matching="another driver of the name"), timeout_s=30)
+        waiting = process.log.stat().st_size
 
-    wait_until("it serves", lambda: process.tail(matching="the kubelet registered gpu.nvidia.com"), timeout_s=60)
+    def is_registered() -> bool:
+        return any("the kubelet registered gpu.nvidia.com" in line for line in process.read_since(waiting))
+
+    wait_until("it serves", is_registered, timeout_s=60)
 
 
 def test_a_kubelet_root_that_is_no_folder_ends_the_start_with_one_line(stopped: Node) -> None:

@@ -26,8 +26,8 @@ def pod(name: str) -> Json:
 
 def read_sweep(node: Node) -> Json:
     """The report of a sweep that began after this call: a driver sweeps at its start."""
+    node.driver.stop()  # first: its own sweep may be under way
     (node.cluster.kubelet_folder / "plugins" / DRIVER / "sweep.json").unlink(missing_ok=True)
-    node.driver.stop()
     node.driver.start()
     folder = node.cluster.kubelet_folder / "plugins"
     wait_until("the driver has swept", (folder / DRIVER / "sweep.json").exists, timeout_s=30)

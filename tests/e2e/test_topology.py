@@ -31,4 +31,4 @@ def test_two_gpus_that_must_be_near_are(pairs: Namespace, node: Node) -> None:
 def test_unknown_topology_never_matches(pairs: Namespace) -> None:
     pairs.apply(render_pod("second", templates={"gpu": "pair"}))
 
-    assert "cannot allocate all claims" in pairs.wait_unschedulable("second")
+    pairs.wait_unschedulable("second", "cannot allocate all claims")

@@ -75,7 +75,7 @@ def stage(cluster: Cluster) -> Iterator[Stage]:
     work.remove()
     if "tesela" in helm.run("list", "--short"):
         helm.uninstall("--no-hooks")
-    cluster.kubectl("delete", "namespace", deployed.NAMESPACE, "--ignore-not-found", "--wait", "--timeout=60s")
+    cluster.kubectl("delete", "namespace", deployed.NAMESPACE, "--ignore-not-found", "--wait", "--timeout=120s")
 
 
 def render_class_of_another_release(name: str) -> Json:

@@ -59,10 +59,11 @@ def test_the_first_step_gives_the_node_the_image() -> None:
 
 
 def test_a_pod_gets_a_partition_and_says_so(person: Person) -> None:
-    shown = person.type(USE)
+    person.type(USE)
+    (look,) = [line for line in USE.splitlines() if line.startswith("kubectl logs ")]
 
-    assert "TESELA_GPU_GPU_PROFILES=1g.5gb" in shown
-    assert "/dev/nvidiactl" in shown
+    wait_until("the pod has listed its devices", lambda: "/dev/nvidiactl" in person.type(look), timeout_s=30)
+    assert "TESELA_GPU_GPU_PROFILES=1g.5gb" in person.type(look)
 
 
 def test_what_is_broken_shows(person: Person) -> None:

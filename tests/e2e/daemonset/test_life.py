@@ -82,6 +82,11 @@ def held(stage: Stage) -> Iterator[str]:
     """The name of a claim that a pod holds."""
     stage.work.apply(render_pod("holder", templates={"gpu": "small"}))
     stage.work.wait_running("holder")
+
+    def is_told() -> bool:
+        return bool(stage.work.claim_of("holder", "gpu")["status"].get("devices"))
+
+    wait_until("the claim's status tells of its device", is_told, timeout_s=30)
     yield f"{stage.work.name}/{stage.work.claim_of('holder', 'gpu')['metadata']['name']}"
     stage.work.clear()
 
@@ -109,6 +114,8 @@ def drained(stage: Stage, held: str) -> Iterator[Stage]:
 
 def test_a_drained_node_has_given_everything_back_by_the_driver_that_stays(stage: Stage, drained: Stage) -> None:
     wait_until("nothing is recorded", lambda: not list_records(stage.cluster), timeout_s=60)
+    kube = stage.cluster.kube
+    wait_until("its claim is free", lambda: not kube.list(RESOURCE_CLAIMS, stage.work.name).items, timeout_s=60)
     printed = stage.ask_from_afar("--node", NODE)
 
     assert "it can be removed" in printed

@@ -185,6 +185,7 @@ def test_a_partition_is_cut_through_the_host_s_own_library(
 
 def test_what_the_driver_runs_on_was_measured(cluster: Cluster, driven: HostInATree, summary: Summary) -> None:
     shipped = deployed.get_pod(cluster, deployed.DRIVER)["spec"]["containers"][0]["resources"]
+    wait_until("the kubelet has measured it", lambda: deployed.read_usage(cluster, deployed.DRIVER), timeout_s=60)
     usage = deployed.read_usage(cluster, deployed.DRIVER)
     summary.count("driver's memory (working set), MiB", f"{usage.working_set_bytes / MIB:.0f}")
 

@@ -174,9 +174,9 @@ class Cluster:
         return done.stdout
 
     def kubectl(self, *arguments: str, stdin: str = "", kubeconfig: Path | None = None) -> str:
-        """kubectl as administrator, or with another kubeconfig."""
+        """kubectl as administrator, or with another kubeconfig. It may take longer than any --timeout given to it."""
         config = kubeconfig or self.certificates.path("admin.kubeconfig")
-        return self.run([self.binaries / "kubectl", f"--kubeconfig={config}", *arguments], stdin=stdin)
+        return self.run([self.binaries / "kubectl", f"--kubeconfig={config}", *arguments], stdin=stdin, timeout_s=150)
 
     def apply(self, *objects: Json | Path) -> None:
         """Applies manifests: files, folders (a kustomization as such), or objects. Paths first, in the order given."""

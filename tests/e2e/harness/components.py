@@ -94,6 +94,7 @@ def render_kubelet_configuration(settings: Settings) -> dict[str, object]:
         "oomScoreAdj": 0,
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
+        "imageGCHighThresholdPercent": 100,  # of a full disk: what is removed here nobody can pull again
         "evictionHard": {"imagefs.available": "1%", "nodefs.available": "1%", "memory.available": "100Mi"},
         "address": NODE_ADDRESS,
         "resolvConf": "",

@@ -59,7 +59,7 @@ class Overlay:
 
     def delete(self) -> None:
         """Removes what was applied last, and waits for its end, the namespace's among it."""
-        self.cluster.kubectl("delete", "-k", str(self.folder), "--wait", "--timeout=60s")
+        self.cluster.kubectl("delete", "-k", str(self.folder), "--wait", "--timeout=120s")
 
 
 def add_tag(cluster: Cluster, tag: str, other: str) -> None:
@@ -116,10 +116,10 @@ class Usage:
 
 
 def read_usage(cluster: Cluster, daemonset: str) -> Usage:
-    """Of the pod of a DaemonSet, since it started."""
+    """Of the pod of a DaemonSet, since it started. LookupError: the kubelet has not measured it yet."""
     uid = get_pod(cluster, daemonset)["metadata"]["uid"]
     summary = json.loads(cluster.kubectl("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/stats/summary"))
-    (container,) = next(pod["containers"] for pod in summary["pods"] if pod["podRef"]["uid"] == uid)
+    (container,) = {pod["podRef"]["uid"]: pod["containers"] for pod in summary["pods"]}[uid]
     return Usage(
         working_set_bytes=container["memory"]["workingSetBytes"],
         rss_bytes=container["memory"]["rssBytes"],

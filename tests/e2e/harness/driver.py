@@ -35,7 +35,7 @@ class Driver:
         kubelet = self.cluster.processes["kubelet"]
         before = kubelet.log.stat().st_size
         self.begin(through=through)
-        wait_until("the kubelet registers the driver", lambda: self._is_registered(kubelet.log, before), timeout_s=30)
+        wait_until("the kubelet registers the driver", lambda: self._is_registered(kubelet, before), timeout_s=30)
 
     def begin(self, *more: str, through: Sequence[str | Path] = ()) -> None:
         """Starts the process with `more` arguments, and waits for nothing."""
@@ -67,13 +67,11 @@ class Driver:
         """SIGTERM and its exit status."""
         return self.process.stop()
 
-    def _is_registered(self, log: Path, offset: int) -> bool:
+    def _is_registered(self, kubelet: Process, offset: int) -> bool:
         if not self.process.alive:
             raise HarnessError(f"the driver ended:\n{self.process.tail()}")
-        with log.open("rb") as file:
-            file.seek(offset)
-            lines = file.read().decode(errors="replace").splitlines()
-        return any("Registered DRA plugin" in line and self.identity.pod_uid in line for line in lines)
+        said = kubelet.read_since(offset)
+        return any("Registered DRA plugin" in line and self.identity.pod_uid in line for line in said)
 
 
 def list_slices(cluster: Cluster) -> list[Json]:

@@ -11,6 +11,7 @@ from e2e.harness.driver import DRIVER, Driver, is_pool_complete, list_cdi_files,
 from e2e.harness.identity import create_identity
 from e2e.harness.processes import wait_until
 from e2e.harness.simulator import Seen, Simulator
+from tesela.core.errors import ApiNotFound
 from tesela.edge.kube.port import RESOURCE_SLICES
 
 
@@ -69,7 +70,8 @@ class Node:
         for path in list_cdi_files(self.cluster):
             path.unlink()
         for one in list_slices(self.cluster):
-            self.cluster.kube.delete(RESOURCE_SLICES, one["metadata"]["name"])
+            with contextlib.suppress(ApiNotFound):  # the kubelet removes them, too, once no driver was here for 30 s
+                self.cluster.kube.delete(RESOURCE_SLICES, one["metadata"]["name"])
 
 
 def _is_ours(process: str) -> bool:

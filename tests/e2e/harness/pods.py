@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from e2e.harness import images
-from e2e.harness.cluster import Cluster
+from e2e.harness.cluster import SERVICE_ACCOUNTS, Cluster
 from e2e.harness.processes import wait_until
 from tesela.core.errors import ApiNotFound
 from tesela.edge.kube.port import NAMESPACES, PODS, RESOURCE_CLAIMS, Json, Resource
@@ -177,6 +177,12 @@ class Namespace:
         self.cluster.apply(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name, "labels": dict(labels or {})}}
         )
+        wait_until(  # the API server itself waits for it no longer than a second or two when a pod is created
+            f"namespace {self.name} has its ServiceAccount",
+            lambda: self.kube.list(SERVICE_ACCOUNTS, self.name).items,
+            timeout_s=60,
+            every_s=0.02,
+        )
 
     def apply(self, *objects: Json) -> None:
         """Creates objects here, in the order given."""
@@ -215,10 +221,14 @@ class Namespace:
         for name in names:
             wait_until(f"pod {name} succeeds", partial(self._phase, name, "Succeeded"), timeout_s=timeout_s)
 
-    def wait_unschedulable(self, name: str) -> str:
-        """Until the scheduler says that the pod fits nowhere; what it says."""
-        wait_until(f"pod {name} is unschedulable", lambda: self._unschedulable(name), timeout_s=SCHEDULING_TIMEOUT_S)
-        return self._unschedulable(name)
+    def wait_unschedulable(self, name: str, containing: str = "") -> None:
+        """Until the scheduler says that the pod fits nowhere, with this text."""
+
+        def is_said() -> bool:
+            said = self._unschedulable(name)
+            return bool(said) and containing in said
+
+        wait_until(f"pod {name} is unschedulable: {containing!r}", is_said, timeout_s=SCHEDULING_TIMEOUT_S)
 
     def wait_event(self, pod: str, reason: str, containing: str = "", *, timeout_s: float = 60) -> str:
         """Until the pod has an event with this reason and text; the message."""
@@ -252,15 +262,37 @@ class Namespace:
             with contextlib.suppress(ApiNotFound):
                 self.kube.delete(PODS, name, self.name, grace_period_s=grace_s)
 
+    def delete_in_vain(self, *names: str) -> None:
+        """Asks for the end of pods, and waits until the kubelet says of each that it cannot give its claims back.
+
+        Why it cannot depends on whether it has noticed yet that the driver is away.
+        """
+        kubelet = self.cluster.processes["kubelet"]
+        before = kubelet.log.stat().st_size
+        self.delete(*names)
+
+        def list_failed() -> set[str]:
+            said = [line for line in kubelet.read_since(before) if "unprepare dynamic resources" in line]
+            return {name for name in names if any(f'pod="{self.name}/{name}"' in line for line in said)}
+
+        wait_until(
+            f"the kubelet has failed to end {', '.join(names)}", lambda: list_failed() == set(names), timeout_s=30
+        )
+
     def wait_gone(self, *names: str, timeout_s: float = RUNNING_TIMEOUT_S) -> None:
         """Until these pods are gone from the API."""
         for name in names:
             wait_until(f"pod {name} is gone", partial(self._is_gone, name), timeout_s=timeout_s)
 
     def end(self, *names: str) -> None:
-        """Deletes pods and waits until they are gone."""
+        """Deletes pods and waits until they are gone, and their claims free: a controller does that a moment later."""
         self.delete(*names)
         self.wait_gone(*names)
+        wait_until(
+            f"no claim is reserved for {', '.join(names)}",
+            lambda: not self._list_reserved(names),
+            timeout_s=RUNNING_TIMEOUT_S,
+        )
 
     def exec(self, pod: str, script: str, *, container: str = "main") -> str:
         """What a shell script prints in a container."""
@@ -308,6 +340,15 @@ class Namespace:
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 return str(condition.get("message", ""))
         return ""
+
+    def _list_reserved(self, pods: Sequence[str]) -> list[str]:
+        """Claims that are reserved for one of these pods. With the last reservation the allocation goes."""
+        claims = self.kube.list(RESOURCE_CLAIMS, self.name).items
+        return [
+            claim["metadata"]["name"]
+            for claim in claims
+            if any(one["name"] in pods for one in claim.get("status", {}).get("reservedFor", []))
+        ]
 
     def _is_gone(self, name: str) -> bool:
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from e2e.harness.build import HarnessError
 from e2e.harness.sandbox import Sandbox, get_child
 from polling import until
+from tesela.core.errors import ApiUnavailable
 
 
 class Process:
@@ -78,6 +79,12 @@ class Process:
         except subprocess.TimeoutExpired as error:
             raise HarnessError(f"{self.name} still runs after {timeout_s:.0f} s:\n{self.tail()}") from error
 
+    def read_since(self, offset: int) -> list[str]:
+        """The lines of its log from `offset` on, such as the log's size at some moment: what it said since then."""
+        with self.log.open("rb") as log:
+            log.seek(offset)
+            return log.read().decode(errors="replace").splitlines()
+
     def tail(self, lines: int = 30, *, matching: str = "") -> str:
         """The last lines of its log (that match a pattern)."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -93,14 +100,17 @@ class Process:
 
 
 def wait_until(what: str, ready: Callable[[], object], *, timeout_s: float, every_s: float = 0.1) -> None:
-    """Polls `ready` until it is true; AssertionError naming `what`, with its last value or error, after `timeout_s`."""
+    """Polls `ready` until it is true; AssertionError naming `what`, with its last value or error, after `timeout_s`.
+
+    An API server that has just started turns lists away until it has read them from etcd (429), which is no failure.
+    """
     last: object = None
 
     def ask() -> object:
         nonlocal last
         try:
             last = ready()
-        except (OSError, LookupError, ValueError) as error:
+        except (OSError, LookupError, ValueError, ApiUnavailable) as error:
             last = error
             return False
         return last
