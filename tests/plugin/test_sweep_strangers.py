@@ -66,6 +66,8 @@ def harm(world, ref, step):
         world.unprepare(ref)
     elif step == "record goes" and has_record and world.record(ref).state is ClaimState.PREPARED:
         # Of one half given back nothing would be left that proves whose its instance is: that one is reported.
+        if not world.cdi_path(ref).exists():  # nor is there here: it is a stranger's from now on
+            world.foreign |= list_instances(world, world.record(ref))
         world.record_path(ref).unlink()
         world.forget_containers(ref)
         world.promised.pop(ref.uid, None)
@@ -81,6 +83,12 @@ def harm(world, ref, step):
         world.unprepare(ref)
 
 
+def list_instances(world, record):
+    """The GPU instances that the record's claim holds, by GPU UUID and id."""
+    slots = {(one.profile_id, one.placement) for device in record.devices for one in device.partitions}
+    return {(world.uuid(0), one.gi_id) for one in world.instances(0) if (one.profile_id, one.placement) in slots}
+
+
 def list_foreign(world):
     return {
         (instance.gi_id, tuple(compute.mig_uuid for compute in instance.compute_instances))
@@ -93,6 +101,7 @@ def list_foreign(world):
 @given(STEPS)
 @example([("claim", 0), ("half done", 0), ("admin destroys", 0), ("admin makes", 0)])
 @example([("claim", 0), ("admin destroys", 0), ("admin makes", 0), ("claim goes", 0), ("sweep", 0), ("sweep", 0)])
+@example([("claim", 0), ("file goes", 0), ("record goes", 0), ("sweep", 0)])
 @example([("claim", 0), ("record goes", 0), ("file goes", 0), ("admin makes", 2), ("claim goes", 0), ("sweep", 0)])
 def test_a_sweep_touches_nothing_of_others(steps):
     with tempfile.TemporaryDirectory() as folder:
