@@ -77,11 +77,14 @@ def test_one_that_hangs_is_given_up(tmp_path):
         make_toolkit(tmp_path, timeout_s=0.3).generate()
 
 
-def test_what_a_script_has_started_goes_with_it(tmp_path):
+@pytest.mark.parametrize(
+    ("then", "timeout_s", "problem"), [("wait", 3, "did not end"), ("exec yes", 30, "prints more")]
+)
+def test_what_a_script_has_started_goes_with_it(tmp_path, then, timeout_s, problem):
     """It is a client of NVML, and would keep the kernel module in use."""
-    install_toolkit(tmp_path, VERSION, says=f"sleep 600 & echo $! > {tmp_path}/pid; exec yes")
-    with pytest.raises(TryAgain, match="prints more than"):  # a script that is too slow may not have got so far
-        make_toolkit(tmp_path).generate()
+    install_toolkit(tmp_path, VERSION, says=f"sleep 600 & echo $! > {tmp_path}/pid; {then}")
+    with pytest.raises(TryAgain, match=problem):
+        make_toolkit(tmp_path, timeout_s=timeout_s).generate()
 
     pid = int((tmp_path / "pid").read_text())
 
