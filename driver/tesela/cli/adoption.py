@@ -7,7 +7,6 @@ may run beside NVIDIA's driver. Once the driver has adopted it, its report is sh
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import time
@@ -23,8 +22,9 @@ from tesela.cli.node_arguments import (
     get_adopted_partitions,
     get_state_dir,
 )
+from tesela.cli.nvml_beside import open_beside
 from tesela.core.adoption import AdoptionReport, Fate
-from tesela.core.errors import StateError, TeselaError
+from tesela.core.errors import StateError
 from tesela.core.roster import EMPTY_ROSTER, Roster, plan_roster
 from tesela.core.shape import DEFAULT_POLICY
 from tesela.edge.backends import open_nvml
@@ -34,7 +34,6 @@ from tesela.edge.kube.times import render_time
 from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.checkpoint import CheckpointFile
 from tesela.edge.store.records import RecordStore
-from tesela.edge.store.released import open_beside
 from tesela.edge.store.roster import RosterStore
 
 _CALL_S: Final = 15.0
@@ -89,12 +88,7 @@ def _preview(args: argparse.Namespace, file: CheckpointFile) -> AdoptionReport |
         args.leaf.error("--node-name: give this node's name, which is that of its pool")
     nvml = WatchedNvml(open_nvml(args.nvml, args.driver_root_mount or Path("/")), timeout_s=_CALL_S)
     with open_beside(get_state_dir(args), nvml):
-        nvml.init()
-        try:
-            return _preview_with(args, file, nvml)
-        finally:
-            with contextlib.suppress(TeselaError):  # a call that hangs keeps it open until this process has ended
-                nvml.shutdown()
+        return _preview_with(args, file, nvml)
 
 
 def _preview_with(args: argparse.Namespace, file: CheckpointFile, nvml: WatchedNvml) -> AdoptionReport | None:

@@ -6,7 +6,6 @@ line. Where NVML is released for maintenance it is not opened: that would hold t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tesela.cli.bundle_parts import Part
-from tesela.core.errors import NvmlError, NvmlTimeout, TeselaError
+from tesela.cli.nvml_beside import open_beside
+from tesela.core.errors import NvmlError, NvmlTimeout
 from tesela.core.model import GpuInstance
 from tesela.edge.nvml import codes
 from tesela.edge.nvml.port import Nvml
 from tesela.edge.nvml.watchdog import WatchedNvml
-from tesela.edge.store.released import open_beside
 from tesela.plugin.partition import Partitions
 from tesela.plugin.side_by_side import run_side_by_side
 
@@ -35,13 +34,7 @@ def collect_nvml(state_dir: Path, open_nvml: Callable[[], Nvml], *, call_timeout
     """NVML's state of the node and of each GPU, those side by side; within `timeout_s` and a call's limit."""
     nvml = WatchedNvml(open_nvml(), timeout_s=call_timeout_s)
     with open_beside(state_dir, nvml):
-        nvml.init()
-        try:
-            return _look(nvml, timeout_s)
-        finally:
-            # A call that hangs keeps NVML open until this process has ended, which is soon.
-            with contextlib.suppress(TeselaError):
-                nvml.shutdown()
+        return _look(nvml, timeout_s)
 
 
 def _look(nvml: WatchedNvml, timeout_s: float) -> Part:

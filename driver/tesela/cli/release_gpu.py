@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tesela.cli.node_arguments import add_output, add_plugins_dir, get_state_dir, get_user, parse_reason
 from tesela.core.errors import StateError, TryAgain
-from tesela.core.released import NOT_RELEASED, RELEASE_LABEL, Released, Request, Source
+from tesela.core.released import NOT_RELEASED, RELEASE_LABEL, Released, Request, Source, render_askers
 from tesela.edge.kube.times import render_time
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.released import OpenMark, ReleasedStore
@@ -92,7 +92,7 @@ class _Desk:
     def release(self, reason: str) -> str:
         """Asks for NVML to be closed, and waits until no process has it open."""
         asked = Request(source=Source.COMMAND, reason=reason, requested_by=get_user(), since_s=int(time.time()))
-        self._change(lambda released: released.with_request(asked), self.store.write)
+        self._change(lambda released: released.with_request(asked))
         self._wait(lambda: not self.mark.is_held(), "the driver to close NVML", "the request stands")
         return (
             "NVML is closed on this node. Upgrade the GPU driver or reset the GPU now, then run "
@@ -101,7 +101,7 @@ class _Desk:
 
     def resume(self) -> str:
         """Withdraws the command's request, and waits until a process has NVML open and prepares claims with it."""
-        left = self._change(lambda released: released.without_until_open(Source.COMMAND), self.store.withdraw)
+        left = self._change(lambda released: released.without_until_open(Source.COMMAND))
         if left.is_wanted:
             raise TryAgain(
                 f"the node's label still asks for NVML to be released: `kubectl label node NODE {RELEASE_LABEL}-` "
@@ -114,11 +114,10 @@ class _Desk:
         """The mark alone would not do: a driver holds it before it opens NVML, which may fail or take long."""
         now = self._read()
         if now.is_wanted:
-            asked = " and ".join(f"{one.requested_by} ({one.reason})" for one in now.requests)
-            raise TryAgain(f"NVML is released again by {asked}; what you asked for is withdrawn")
+            raise TryAgain(f"NVML is released again by {render_askers(now)}; what you asked for is withdrawn")
         return now == NOT_RELEASED and self.mark.is_held()
 
-    def _change(self, edit: Callable[[Released], Released], write: Callable[[Released], None]) -> Released:
+    def _change(self, edit: Callable[[Released], Released]) -> Released:
         with hold(self._locks.released_lock(), _LOCK_TIMEOUT_S, "the request to release NVML"):
             try:
                 before = self.store.read()
@@ -126,7 +125,7 @@ class _Desk:
                 print(f"tesela release-gpu: {error}; kept as {self.store.set_aside()}", file=sys.stderr)
                 before = Released(problem=str(error))
             after = edit(before)
-            write(after)
+            self.store.write_or_remove(after)
         return after
 
     def _wait(self, is_done: Callable[[], bool], what: str, otherwise: str) -> None:

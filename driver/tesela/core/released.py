@@ -80,16 +80,21 @@ class Released:
 NOT_RELEASED: Final = Released()
 
 
+def render_askers(released: Released) -> str:
+    """Who asks, and why: `alex (driver 590)`."""
+    return " and ".join(f"{one.requested_by} ({one.reason})" for one in released.requests)
+
+
 def render_sentence(released: Released, node_name: str) -> str:
     """What a claim is told meanwhile: who asked, why, and what ends it."""
     if not released.requests:
         return "NVML is about to be opened again; the kubelet tries again by itself"
-    asked = " and ".join(f"{one.requested_by} ({one.reason})" for one in released.requests)
     ends = {
         Source.COMMAND: "`tesela release-gpu --resume` on this node",
         Source.LABEL: f"`kubectl label node {node_name} {RELEASE_LABEL}-`",
     }
     how = " and ".join(ends[one.source] for one in released.requests)
+    asked = render_askers(released)
     return f"NVML is released for maintenance by {asked}; {how} ends that, and the kubelet tries again by itself"
 
 
@@ -105,5 +110,4 @@ def describe_released(released: Released) -> str:
     """Why nobody knows how a device is, for those who are told of its health; "" while NVML is not to be released."""
     if not released.is_wanted:
         return ""
-    asked = " and ".join(f"{one.requested_by} ({one.reason})" for one in released.requests)
-    return f"NVML is released for maintenance by {asked}, so nobody looks at this device"
+    return f"NVML is released for maintenance by {render_askers(released)}, so nobody looks at this device"

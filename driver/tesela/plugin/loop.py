@@ -60,7 +60,7 @@ class Loop:
 
     def start(self) -> None:
         """Begin; nothing where it has begun."""
-        if self._thread.ident is None:
+        if not self._has_begun:
             self._thread.start()
             self._has_begun = True  # only now: a thread has a number before it counts as alive
 

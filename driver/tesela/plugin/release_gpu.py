@@ -180,6 +180,10 @@ def open_unless_released(nvml: WatchedNvml, files: ReleaseFiles) -> None:
     log.warning("%s; this process begins without NVML", sentence)
 
 
+def _render_mismatch(error: NvmlError) -> str:
+    return f"libnvidia-ml.so.1 does not match the loaded kernel module any more ({error}): {_NEW_PROCESS}"
+
+
 def _drop_what_is_over(released: Released) -> Released:
     return released if released.is_wanted else NOT_RELEASED
 
@@ -237,7 +241,7 @@ class GpuRelease(LoopPart):
             self._files.mark.hold()
             if self._library is not None:
                 self._library.note()
-        self._nvml.listen_for_mismatch(self._fail_by_mismatch)
+        self._nvml.listen_for_mismatch(lambda error: self._fail(_render_mismatch(error)))
         super().start()
 
     def close(self) -> None:
@@ -313,9 +317,7 @@ class GpuRelease(LoopPart):
         library = self._library
         # Twice, as it takes two looks: who resumes is through with installing.
         if library is not None and (library.describe_change() or library.describe_change()):
-            sentence = f"NVML is to be open again, and its library was replaced meanwhile: {_NEW_PROCESS}"
-            self._say(sentence)  # and the file stays for that one, which removes it once it has NVML open
-            self._fail(sentence)
+            self._leave(f"NVML is to be open again, and its library was replaced meanwhile: {_NEW_PROCESS}")
             return self._times.turn_s
         try:
             self._files.mark.hold()
@@ -324,19 +326,18 @@ class GpuRelease(LoopPart):
             if not self._nvml.may_be_open:  # one that did not return in time may open it yet
                 self._files.mark.drop()
             if isinstance(error, NvmlError) and error.code == codes.LIB_RM_VERSION_MISMATCH:
-                self._say(f"libnvidia-ml.so.1 does not match the loaded kernel module: {_NEW_PROCESS}")
-                self._fail_by_mismatch(error)
+                self._leave(_render_mismatch(error))
             else:
                 self._note(f"NVML cannot be opened again yet: {error}")
             return self._times.retry_s
         if self._library is not None:
             self._library.note()
-        log.warning("NVML is open again")
         try:
             self._after_open()
         except (NvmlError, TryAgain) as error:
             self._note(f"NVML is open again, and cannot be used yet: {error}")
             return self._times.retry_s
+        log.warning("NVML is open again")
         with self._idle:
             self._sentence = ""
         self.released = NOT_RELEASED
@@ -357,8 +358,10 @@ class GpuRelease(LoopPart):
         with contextlib.suppress(TryAgain, StateError):
             self._files.change(lambda now: replace(now, problem=problem))
 
-    def _fail_by_mismatch(self, error: NvmlError) -> None:
-        self._fail(f"libnvidia-ml.so.1 does not match the loaded kernel module any more ({error}): {_NEW_PROCESS}")
+    def _leave(self, sentence: str) -> None:
+        """Ends; the file stays for the next process, which removes it once it has NVML open."""
+        self._say(sentence)
+        self._fail(sentence)
 
     def _fail(self, sentence: str) -> None:
         with self._idle:  # calls on several GPUs may meet the mismatch at once

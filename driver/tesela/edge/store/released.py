@@ -6,21 +6,17 @@ that dies, so that nobody has to believe a file about who holds the kernel modul
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tesela.core.errors import NvmlReleased, StateError, TryAgain
+from tesela.core.errors import TryAgain
 from tesela.core.released import NOT_RELEASED, Released
 from tesela.edge.documents.released import decode_released, encode_released
-from tesela.edge.nvml.watchdog import WatchedNvml
 from tesela.edge.store.files import Fsync, explain, keep_copy, make_folder, read_file, remove_file, write_file
 from tesela.edge.store.flock import try_flock
-from tesela.edge.store.locks import FileLocks
 
 _MARK_TIMEOUT_S: Final = 5.0
 _PAUSE_S: Final = 0.01
@@ -50,12 +46,12 @@ class ReleasedStore:
         else:
             write_file(self._path, encode_released(released), mode=0o600, synced=True, fsync=self._fsync)
 
-    def withdraw(self, left: Released) -> None:
-        """Writes what is `left` of it; a full disk takes nothing, and lets the file go where nobody asks any more."""
+    def write_or_remove(self, released: Released) -> None:
+        """As `write`; a full disk takes no file, and lets it go where nobody asks any more."""
         try:
-            self.write(left)
+            self.write(released)
         except TryAgain:
-            if left.is_wanted:
+            if released.is_wanted:
                 raise
             self.write(NOT_RELEASED)
 
@@ -105,31 +101,3 @@ class OpenMark:
             return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise explain(error, f"cannot open {self._path}") from error
-
-
-@contextlib.contextmanager
-def open_beside(state_dir: Path, nvml: WatchedNvml) -> Iterator[None]:
-    """Around what a command does with `nvml`, its own, beside the driver. NvmlReleased: it may not be opened now.
-
-    One that cannot be closed again has its mark until the command ends. TryAgain or StateError: it cannot be said that
-    it is open.
-    """
-    store, folder = ReleasedStore(state_dir), FileLocks(state_dir).folder
-    mark = OpenMark(folder)
-    if folder.is_dir():  # else no driver of ours ever ran here, and the folder above may be another driver's
-        mark.hold()  # before the file is read: who writes it looks at the mark afterwards
-    try:
-        if _is_wanted(store):
-            raise NvmlReleased(f"NVML is released for maintenance ({store.path}), so it was not opened")
-        yield
-    finally:
-        if not nvml.may_be_open:
-            mark.drop()
-
-
-def _is_wanted(store: ReleasedStore) -> bool:
-    """A file without a request stands until a driver has NVML open again; one that cannot be read may hold one."""
-    try:
-        return store.read().is_wanted
-    except StateError:
-        return True
