@@ -24,6 +24,7 @@ from tesela.plugin.release_gpu import GpuRelease, ReleaseFiles, ReleaseTimes, op
 NODE = "node-1"
 TIMES = ReleaseTimes(turn_s=0.01, label_s=0.01, pause_s=0.2, claims_s=0.2, retry_s=0.01)
 LIMIT_S = 0.4
+ASKED = Released(requests=(Request(source=Source.COMMAND, reason="driver 590", requested_by="alex", since_s=1),))
 
 
 class FakePart:

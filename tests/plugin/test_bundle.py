@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from release_desk import ASKED
 from tesela.cli.bundle import add_arguments, collect, pack
 from tesela.cli.bundle_nvml import collect_nvml
 from tesela.cli.bundle_parts import (
@@ -24,7 +25,7 @@ from tesela.cli.bundle_parts import (
 )
 from tesela.cli.main import main
 from tesela.core.errors import ApiError, ApiUnavailable, NvmlError
-from tesela.core.released import Released, Request, Source
+from tesela.core.released import Source
 from tesela.edge.kube.port import NODES, RESOURCE_SLICES
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Hang
@@ -33,7 +34,6 @@ from tesela.edge.simulator.nvml import SimulatedNvml
 from tesela.edge.store.locks import FileLocks, hold
 from tesela.edge.store.released import ReleasedStore
 
-RELEASED = Released(requests=(Request(source=Source.COMMAND, reason="driver 590", requested_by="alex", since_s=1),))
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzYSJ9.c2lnbmF0dXJl"
 
 
@@ -189,7 +189,7 @@ def collect_simulated(state_dir):
 
 
 def test_nvml_that_is_released_is_not_opened(tmp_path):
-    ReleasedStore(tmp_path).write(RELEASED)
+    ReleasedStore(tmp_path).write(ASKED)
 
     part = attempt("nvml", lambda: collect_simulated(tmp_path))
 
@@ -205,7 +205,7 @@ def test_nvml_is_not_opened_beside_a_request_that_cannot_be_read(tmp_path):
 
 
 def test_nvml_that_waits_for_a_driver_to_open_it_again_is_looked_at(tmp_path):
-    ReleasedStore(tmp_path).write(RELEASED.without_until_open(Source.COMMAND))
+    ReleasedStore(tmp_path).write(ASKED.without_until_open(Source.COMMAND))
 
     assert "nvml.json" in collect_simulated(tmp_path).files
 

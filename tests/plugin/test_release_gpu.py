@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 from polling import until
-from release_desk import NODE, Desk, running, turns_away
+from release_desk import ASKED, NODE, Desk, running, turns_away
 from tesela.core.errors import NvmlReleased, NvmlTimeout, StateError
-from tesela.core.released import Released, Request, Source, render_sentence
+from tesela.core.released import Source, render_sentence
 from tesela.edge.embedded.faults import FlakyKube, unavailable
 from tesela.edge.nvml import codes
 from tesela.edge.simulator.faults import Fault, Hang
 from tesela.edge.store.released import ReleasedStore
 from tesela.plugin.release_gpu import ReleaseFiles
-
-ASKED = Released(requests=(Request(source=Source.COMMAND, reason="driver 590", requested_by="alex", since_s=1),))
 
 
 @pytest.fixture
